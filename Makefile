@@ -1,0 +1,72 @@
+# What a developer does with this repository. `make` alone lists it.
+#
+# Every target makes .venv itself from any Python >= 3.11 (PYTHON=... names one) and leaves it alone while pyproject.toml
+# is unchanged. ARGS=... is passed on: make test ARGS="-k sqlite -x", make demo ARGS="report --approve".
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+PYTHON ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test check format bench dist clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+install: $(VENV)/.dev ## make .venv with streams and everything its developers need
+	@:
+
+demo: $(VENV)/.plain ## run the demo: two kills, one payment
+	@$(VENV)/bin/streams demo $(ARGS)
+
+test: $(VENV)/.dev ## run every test
+	@$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## format, lint, types, house rules and the fast tests
+	@$(PY) -m ruff format --check --quiet --output-format concise .
+	@$(PY) -m ruff check --quiet --output-format concise .
+	@$(PY) -m mypy
+	@$(PY) -m pytest --quiet tests/test_tidy.py
+	@$(PY) -m pytest --quiet -m "not slow" --ignore=tests/test_tidy.py $(ARGS)
+
+format: $(VENV)/.dev ## format the code and mend what ruff can mend
+	@$(PY) -m ruff check --quiet --fix-only .
+	@$(PY) -m ruff format --quiet .
+
+bench: $(VENV)/.dev ## measure speed and memory
+	@$(PY) -m bench $(ARGS)
+
+dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(PY) -m build --outdir dist .
+
+clean: ## remove .venv, caches and build results
+	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find streams examples bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: .plain is what a user gets, .dev adds the tools and includes .plain. A python that is gone (upgraded or
+# removed) makes .venv/bin/python a dangling link, which counts as missing, and everything is made anew.
+
+$(VENV)/.plain: pyproject.toml $(PY)
+	@echo "installing streams into $(VENV)"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(PY)
+	@echo "installing streams and its development tools into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.plain
+
+$(PY):
+	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11 python); do \
+	    if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "making $(VENV) with $$("$$python" --version)"; \
+	        exec "$$python" -m venv --clear $(VENV); \
+	    fi; \
+	done; \
+	echo "no Python >= 3.11 with venv and ensurepip found$(if $(PYTHON), under PYTHON=$(PYTHON),; name one with PYTHON=...)" >&2; \
+	echo "(on Debian and Ubuntu: apt install python3-venv)" >&2; \
+	exit 1
