@@ -1,0 +1,61 @@
+"""A durable execution engine whose only server is Kafka."""
+
+from streams.authoring.app import App
+from streams.authoring.context import Context
+from streams.authoring.declared import Effect, Signal
+from streams.authoring.graph import Goto, Graph, Node, Send, extend, merge
+from streams.authoring.task import Found, NotFound, Retry, Task, TaskContext, Unknown
+from streams.authoring.workflow import Workflow
+from streams.errors import (
+    Cancelled,
+    ChildFailed,
+    Evicted,
+    Fail,
+    InputConflict,
+    NoSuchInterrupt,
+    OpError,
+    Refused,
+    RunTerminal,
+    StreamsError,
+    TaskFailed,
+    TimedOut,
+    UnknownRun,
+    Withdrawn,
+)
+from streams.kernel.ops import Op, Won
+
+__all__ = [
+    "App",
+    "Cancelled",
+    "ChildFailed",
+    "Context",
+    "Effect",
+    "Evicted",
+    "Fail",
+    "Found",
+    "Goto",
+    "Graph",
+    "InputConflict",
+    "NoSuchInterrupt",
+    "Node",
+    "NotFound",
+    "Op",
+    "OpError",
+    "Refused",
+    "Retry",
+    "RunTerminal",
+    "Send",
+    "Signal",
+    "StreamsError",
+    "Task",
+    "TaskContext",
+    "TaskFailed",
+    "TimedOut",
+    "Unknown",
+    "UnknownRun",
+    "Withdrawn",
+    "Won",
+    "Workflow",
+    "extend",
+    "merge",
+]
