@@ -1,0 +1,72 @@
+"""Checkpoints: the whole state of a run as one record, or the mark of a run that cannot be put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from streams.kernel import bodies
+from streams.kernel.changes import FieldValue
+from streams.kernel.run import Delivered, InboxItem, Issued, OpPhase, OpState, Phase, Run
+from streams.kernel.vector import Vector
+from streams.wire.binary import Model
+from streams.wire.framing import RecordCodec
+from streams.wire.schemas import SchemaUnknown
+
+__all__ = ["STATE_VERSION", "Damaged", "checkpoint_id", "decode_checkpoint", "encode_checkpoint"]
+
+STATE_VERSION = 1
+"""The meaning of the state inside a checkpoint. It grows where an older release would misread what it can parse."""
+
+
+class Damaged(NamedTuple):
+    """Stands where a run would: the event at `offset` cannot be folded."""
+
+    run_id: str
+    offset: int
+    reason: str
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _ops(found: tuple[OpState, ...]) -> Mapping[str, OpState]:
+    return {op.id: op for op in found}
+
+
+_CLASSES = (bodies.Activation, bodies.Failure, bodies.InputHeld, bodies.Policy, Damaged, Delivered, FieldValue)
+_codec = RecordCodec(
+    "checkpoint",
+    Model(
+        {cls.__name__: cls for cls in (*_CLASSES, InboxItem, Issued, OpState, Run)},
+        {
+            "FieldValue.chunks": (_same, Vector),
+            "OpState.phase": (_same, OpPhase),
+            "Run.journal": (_same, Vector),
+            "Run.ops": (lambda ops: ops.values(), _ops),
+            "Run.phase": (_same, Phase),
+        },
+    ),
+)
+
+
+def checkpoint_id(state: Run | Damaged) -> str:
+    """RUN@SEQ. Never change."""
+    return f"{state.run_id}@{state.seq}" if isinstance(state, Run) else f"{state.run_id}@damaged"
+
+
+def encode_checkpoint(state: Run | Damaged) -> bytes:
+    """Raises WireError, naming the field, where a value has a type that the schema does not take."""
+    return _codec.encode((checkpoint_id(state), STATE_VERSION, state))
+
+
+def decode_checkpoint(data: bytes) -> Run | Damaged:
+    """Raises WireError for bytes that are no checkpoint, and SchemaUnknown for one of a newer release."""
+    _, version, state = _codec.decode(data)
+    if version != STATE_VERSION:
+        raise SchemaUnknown(
+            f"the state has version {version}, this release reads {STATE_VERSION}; upgrade it to go on with the run"
+        )
+    assert isinstance(state, Run | Damaged)
+    return state

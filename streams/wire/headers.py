@@ -1,0 +1,34 @@
+"""Headers of records: what streams writes for readers in other languages, and reading what others write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streams.wire.schemas import packed_schemas
+
+__all__ = ["CONTENT_TYPE", "SCHEMA", "Headers", "headers_of", "read_headers"]
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+CONTENT_TYPE = "content-type"
+SCHEMA = "streams-schema"
+_AVRO = b"application/vnd.apache.avro.single-object"
+
+
+def headers_of(name: str) -> Headers:
+    """The headers that tell a reader in another language how a record of this name is encoded, and by which schema."""
+    return ((CONTENT_TYPE, _AVRO), (SCHEMA, packed_schemas().newest(name).title.encode()))
+
+
+def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    """Headers as text: of a repeated name the last counts, as for Kafka's clients, and null is left out.
+
+    Bytes beyond UTF-8 are shown escaped, for headers are other people's too and no reason to refuse a record.
+    """
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = value.decode("utf-8", "backslashreplace")
+    return found

@@ -1,0 +1,39 @@
+"""All records of the log: the entrance to their encoders and decoders."""
+
+from __future__ import annotations
+
+from streams.wire.checkpoints import Damaged, checkpoint_id, decode_checkpoint, encode_checkpoint
+from streams.wire.commands import CommandUnreadable, decode_command, encode_command
+from streams.wire.events import decode_event, encode_event
+from streams.wire.messages import (
+    DeadLetter,
+    EffectMessage,
+    Lease,
+    decode_dead_letter,
+    decode_effect,
+    decode_lease,
+    encode_dead_letter,
+    encode_effect,
+    encode_lease,
+)
+
+__all__ = [
+    "CommandUnreadable",
+    "Damaged",
+    "DeadLetter",
+    "EffectMessage",
+    "Lease",
+    "checkpoint_id",
+    "decode_checkpoint",
+    "decode_command",
+    "decode_dead_letter",
+    "decode_effect",
+    "decode_event",
+    "decode_lease",
+    "encode_checkpoint",
+    "encode_command",
+    "encode_dead_letter",
+    "encode_effect",
+    "encode_event",
+    "encode_lease",
+]
