@@ -1,0 +1,226 @@
+"""The app: everything that one deployment defines, and the definitions that the engine looks up in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from streams.authoring.context import Context
+from streams.authoring.declared import Effect, Signal, check_name
+from streams.authoring.fingerprint import fingerprint
+from streams.authoring.graph import Graph
+from streams.authoring.task import Retry, Task, TaskContext, TaskDecorator, annotations_of, make_policy
+from streams.authoring.workflow import Workflow
+from streams.kernel.definition import Definition
+
+__all__ = ["App"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+S = TypeVar("S")
+T = TypeVar("T")
+E = TypeVar("E")
+Y = TypeVar("Y")
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
+
+
+class App:
+    """A named set of workflows, graphs, tasks, signals and effects. Its topics begin with its name."""
+
+    def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
+        """Name the app. `lifespan(app)` is entered once a worker; tasks see what it yields as `ctx.resources`."""
+        self.name = check_name("app", name)
+        self.lifespan = lifespan
+        self.annotations: list[Any] = []
+        """The types that values may have, for the codec."""
+        self.named_types: dict[str, type[Any]] = {}
+        self._definitions: dict[str, dict[int, Definition]] = {}
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._signals: dict[str, Any] = {}
+        self._effects: dict[str, Any] = {}
+
+    # -- declarations --------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        idempotent: bool = True,
+        key: Callable[..., str] | None = None,
+        reconcile: Callable[..., Any] | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Declare a task: an async function, or a plain one that runs in a thread.
+
+        `timeout` bounds one attempt (60 s unless given). `key` makes a business key of the arguments. `reconcile` looks
+        an uncertain outcome up and gives Found, NotFound or Unknown. `idempotent=False` asks a person instead of
+        repeating what may have happened.
+        """
+        if function is None:
+            return lambda f: self.add_task(f, name or f.__name__, options)
+        return self.add_task(function, name or function.__name__, options)
+
+    def add_task(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: dict[str, Any],
+        *,
+        source: Callable[..., Any] | None = None,
+        result: Any = None,
+    ) -> Task[Any, Any]:
+        """Register a task. `source` is the function that a user wrote where `function` wraps it to give a `result`."""
+        check_name("task", name)
+        if name in self._tasks:
+            message = f"app {self.name!r} has two tasks named {name!r}; give one of them another with name="
+            raise ValueError(message)
+        unknown = set(options) - {"retry", "timeout", "idempotent", "key", "reconcile"}
+        if unknown:
+            message = f"task {name!r}: unknown option {', '.join(sorted(unknown))}"
+            raise TypeError(message)
+        annotations = self.learn_function(source or function)
+        task: Task[Any, Any] = Task(
+            name,
+            function,
+            make_policy(options.get("retry"), options.get("timeout")),
+            options.get("idempotent", True),
+            options.get("key"),
+            options.get("reconcile"),
+            annotations.get("return", Any) if source is None else result,
+            inspect.signature(function) if source is None else None,
+            is_async=inspect.iscoroutinefunction(function),
+        )
+        self._tasks[name] = task
+        return task
+
+    def workflow(
+        self, *, version: int, name: str | None = None
+    ) -> Callable[[Callable[[Context, I], Coroutine[Any, Any, O]]], Workflow[I, O]]:
+        """Declare a version of a workflow: a pure async function of a context and one input."""
+
+        def declare(function: Callable[[Context, I], Coroutine[Any, Any, O]]) -> Workflow[I, O]:
+            chosen = check_name("workflow", name or function.__name__)
+            if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
+                message = f"workflow {chosen!r}: write `async def {function.__name__}(ctx: Context, input: SomeType)`"
+                raise TypeError(message)
+            annotations = self.learn_function(function)
+            input_name = list(inspect.signature(function).parameters)[1]
+            workflow: Workflow[I, O] = Workflow(
+                chosen,
+                version,
+                function,
+                annotations.get(input_name, Any),
+                annotations.get("return", Any),
+                fingerprint(function),
+            )
+            self._define(workflow)
+            return workflow
+
+        return declare
+
+    def graph(self, name: str, *, state: type[S], version: int) -> Graph[S]:
+        """Declare a version of a graph with a typed state."""
+        graph: Graph[S] = Graph(self, check_name("graph", name), state, version)
+        self.annotations.append(state)
+        self._define(graph)
+        return graph
+
+    def signal(self, name: str, type: type[T], /) -> Signal[T]:
+        """Declare a signal that runs may receive."""
+        self._signals[check_name("signal", name)] = type
+        self.annotations.append(type)
+        return Signal(name, type)
+
+    @overload
+    def effect(self, name: str, type: type[E], /) -> Effect[E, None]: ...
+    @overload
+    def effect(self, name: str, type: type[E], /, *, reply: type[Y]) -> Effect[E, Y]: ...
+    def effect(self, name: str, type: Any, /, *, reply: Any = None) -> Any:
+        """Declare an effect, which gets a topic of its own."""
+        if check_name("effect", name).endswith(".dead"):
+            message = f"effect {name!r}: no effect name ends in '.dead', which is for what subscribers gave up on"
+            raise ValueError(message)
+        self._effects[name] = type
+        self.annotations.append(type)
+        return Effect(name, type, reply)
+
+    def types(self, *types: Any, **named: type[Any]) -> None:
+        """Make types known whose values are stored but that no annotation reaches; by keyword under another name."""
+        self.annotations.extend(types)
+        self.named_types.update(named)
+
+    def learn_function(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Make the types of a function's annotations known, and return them."""
+        where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+        annotations = annotations_of(function, where)
+        engine = (Context, TaskContext)
+        self.annotations.extend(hint for hint in annotations.values() if hint not in engine)
+        return annotations
+
+    def _define(self, definition: Definition) -> None:
+        version: object = definition.version
+        if not isinstance(version, int) or version < 1:
+            message = f"{definition.name!r}: version={version!r}; versions are whole numbers from 1 on"
+            raise ValueError(message)
+        versions = self._definitions.setdefault(definition.name, {})
+        if version in versions:
+            message = f"app {self.name!r} defines version {version} of {definition.name!r} twice"
+            raise ValueError(message)
+        versions[definition.version] = definition
+
+    # -- what the kernel looks up --------------------------------------------------------------------------------
+
+    def find(self, name: str, version: int | None) -> Definition | None:
+        """The given version of a workflow or graph, or the latest."""
+        versions = self._definitions.get(name)
+        if not versions:
+            return None
+        return versions.get(max(versions) if version is None else version)
+
+    def versions(self, name: str) -> Iterable[int]:
+        """The versions that are defined."""
+        return tuple(self._definitions.get(name, {}))
+
+    def task_named(self, name: str) -> Task[Any, Any] | None:
+        """A task by its name."""
+        return self._tasks.get(name)
+
+    @property
+    def workflows(self) -> Mapping[str, Mapping[int, Definition]]:
+        """All workflows and graphs by name and version."""
+        return self._definitions
+
+    @property
+    def signals(self) -> Mapping[str, Any]:
+        """The declared signals and their types."""
+        return self._signals
+
+    @property
+    def effects(self) -> Mapping[str, Any]:
+        """The declared effects and their payload types."""
+        return self._effects
+
+
+class AppDefinitions:
+    """An app as the kernel's `Definitions`: `workflow` and `task` declare in the one and look up in the other."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.signals = app.signals
+        self.effects = app.effects
+        self.workflow = app.find
+        self.versions = app.versions
+        self.task = app.task_named

@@ -1,0 +1,43 @@
+"""What an app declares besides code: signals that come in, and effects that go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Effect", "Signal", "check_name"]
+
+T = TypeVar("T")
+E = TypeVar("E")
+Y = TypeVar("Y")
+
+_EXTRA = "-_."
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(Generic[T]):
+    """A named message to a run; shared by workflow and client, so both sides agree on its type."""
+
+    name: str
+    type: type[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Generic[E, Y]):
+    """An outbox topic, `APP.effects.NAME`, and the type of its payloads."""
+
+    name: str
+    type: type[E]
+    reply: Any = None
+
+
+def check_name(what: str, name: object) -> str:
+    """A name that is legal as a part of a topic name; raises ValueError that says what is."""
+    if (
+        isinstance(name, str)
+        and 0 < len(name) <= 100
+        and all(c.isascii() and (c.isalnum() or c in _EXTRA) for c in name)
+    ):
+        return name
+    message = f"{what} {name!r}: use 1 to 100 ASCII letters, digits, '.', '_' or '-'"
+    raise ValueError(message)

@@ -1,0 +1,324 @@
+"""Any interleaving of inputs, crashes and deployments keeps the invariants, and once faults stop the run ends.
+
+The harness checks every decision: the cached coroutine against the replay, the fold, the journal, ids, sizes, statuses.
+STREAMS_HYPOTHESIS=deep searches for minutes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, Phase as Stage, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from streams.kernel import bodies as ev
+from streams.kernel import commands as cmd
+from streams.kernel.commands import Command
+from streams.kernel.inputs import Due, Noted, Outcome
+from streams.kernel.run import OpPhase, Phase, Status, is_terminal
+from tests.kernel.harness import SECOND, Harness, failure
+from tests.kernel.programs import VARIANTS, build, programs
+
+DEEP = os.environ.get("STREAMS_HYPOTHESIS") == "deep"
+FAILURES = [
+    failure("BOOM"),
+    failure("NO", "terminal"),
+    failure("LOST", "unknown"),
+    failure("NOT_DONE", "exhausted"),
+    failure("STOPPED", "cancelled"),
+    failure("VALUE_TOO_LARGE", "terminal"),
+]
+APPS = {variant: build(variant) for variant in VARIANTS}
+long_programs = st.tuples(st.just("seq"), st.lists(programs, min_size=2, max_size=5))
+BAD = ["mined", "mined", "mined", "other", "gone", "newer", "good"]
+
+
+class Runs(RuleBasedStateMachine):
+    """One run of a drawn program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.harness = Harness(APPS["good"], slots=2)
+        self.variant = "good"
+
+    @initialize(
+        program=long_programs,
+        graph=st.sampled_from([False, False, True]),
+        early=st.lists(st.sampled_from(["nothing", "nothing", "signal", "deploy", "cancel"]), max_size=2),
+        variant=st.sampled_from(["mined", "gone", "newer"]),
+    )
+    def begin(self, program: Any, graph: bool, early: list[str], variant: str) -> None:
+        run = self.harness
+        for what in early:
+            if what == "signal":
+                run.signal("word", 1)
+            elif what == "cancel" and "cancel" not in early[1:]:
+                run.cancel()
+            elif what == "deploy":
+                self._deploy(variant)
+        self.workflow, self.input = (
+            ("graph", {"programs": [program, program], "rounds": 2, "log": []}) if graph else ("program", program)
+        )
+        run.start(self.workflow, self.input, version=1)
+
+    def _deploy(self, variant: str) -> None:
+        self.variant = variant
+        self.harness.deploy(APPS[variant])
+
+    @property
+    def active(self) -> bool:
+        return self.harness.run.phase is Phase.ACTIVE
+
+    def _op(self, data: st.DataObject, *phases: OpPhase) -> str | None:
+        ids = [op.id for op in self.harness.ops(*phases)] if phases else list(self.harness.run.ops)
+        return data.draw(st.sampled_from(ids)) if ids else None
+
+    # -- the world -----------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        op = self._op(data, OpPhase.RUNNING)
+        if op is not None:
+            run = self.harness
+            name = run.run.ops[op].name
+            if run.app.task_named(name) is None:
+                run.fail(op, failure("TASK_UNKNOWN", "code"))
+            elif name.startswith("graph."):
+                run.feed(run.execute(run.run.ops[op]))
+            else:
+                run.done(op, data.draw(st.integers(0, 9)))
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data(), error=st.sampled_from(FAILURES))
+    def fails(self, data: st.DataObject, error: ev.Failure) -> None:
+        op = self._op(data, OpPhase.RUNNING)
+        if op is not None:
+            self.harness.fail(op, error)
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data())
+    def returned(self, data: st.DataObject) -> None:
+        op = self._op(data, OpPhase.RUNNING)
+        if op is not None:
+            self.harness.returned(op)
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data())
+    def noted(self, data: st.DataObject) -> None:
+        op = self._op(data)
+        if op is not None:
+            self.harness.feed(Noted(op, self.harness.run.ops[op].attempt, b'"note"'))
+
+    @rule(data=st.data(), attempt=st.integers(0, 4), good=st.booleans())
+    def late(self, data: st.DataObject, attempt: int, good: bool) -> None:
+        known = [body.op for body in self.harness.of(ev.OpScheduled)]
+        op = data.draw(st.sampled_from([*known, "99"]))
+        state = self.harness.run.ops.get(op)
+        if state is None or state.attempt != attempt or state.phase is not OpPhase.RUNNING:
+            before = self.harness.run
+            self.harness.feed(Outcome(op, attempt, b"1" if good else None, None if good else failure()))
+            assert self.harness.run == before
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data())
+    def due(self, data: st.DataObject) -> None:
+        op = self._op(data)
+        if op is not None:
+            self.harness.due(op)
+
+    @precondition(lambda self: self.active)
+    @rule()
+    def next_time(self) -> None:
+        run = self.harness
+        timed = [op for op in run.run.ops.values() if op.due is not None and op.phase is not OpPhase.HELD]
+        if timed:
+            first = min(timed, key=lambda op: op.due or 0)
+            run.now = max(run.now, first.due or 0)
+            run.due(first.id)
+
+    @rule(seconds=st.integers(-100, 100))
+    def clock(self, seconds: int) -> None:
+        self.harness.now += seconds * SECOND
+
+    @precondition(lambda self: self.active and self.harness.run.blocked is None)
+    @rule(times=st.integers(1, 3))
+    def help(self, times: int) -> None:
+        for _ in range(times):
+            if self.active and self.harness.run.blocked is None:
+                self._help()
+
+    # -- people --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data(), value=st.one_of(st.integers(0, 9), st.just("bad")), bare=st.booleans(), again=st.booleans())
+    def answer(self, data: st.DataObject, value: Any, bare: bool, again: bool) -> None:
+        asked = [op.id for op in self.harness.run.ops.values() if op.kind == "interrupt"]
+        if not asked:
+            return
+        op = None if bare else data.draw(st.sampled_from(asked))
+        self.harness.resume(value, op, command_id=f"answer {len(self.harness.log)}")
+        if again:
+            before = self.harness.run
+            id_ = f"answer {len(self.harness.log)}"
+            self.harness.resume(value, op or "99", command_id=id_)
+            if op is not None:
+                assert self.harness.run == before or value == "bad" or self.harness.run.seq > before.seq
+
+    @precondition(lambda self: self.active)
+    @rule(value=st.one_of(st.integers(0, 9), st.just("bad")), number=st.integers(0, 20))
+    def signal(self, value: Any, number: int) -> None:
+        self.harness.signal("word", value, f"signal {number}")
+
+    @precondition(lambda self: self.active)
+    @rule(sure=st.integers(0, 9))
+    def cancel(self, sure: int) -> None:
+        if sure == 9 or self.harness.run.cancel_requested:
+            self.harness.cancel()
+        elif sure == 8 and self.harness.run.seq % 5 == 0:
+            self.harness.cancel(force=True)
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data(), what=st.sampled_from(["retry", "retry", "skip", "complete"]))
+    def operator(self, data: st.DataObject, what: str) -> None:
+        op = self._op(data)
+        if op is None:
+            return
+        if what == "retry":
+            self.harness.retry(op)
+        elif what == "skip":
+            self.harness.skip(op)
+        else:
+            self.harness.complete(op, self._value(op))
+
+    @precondition(lambda self: self.harness.run.seq % 4 == 0)
+    @rule(same=st.booleans())
+    def start_again(self, same: bool) -> None:
+        before = self.harness.run
+        self.harness.start(self.workflow, self.input if same else ["other"], version=1)
+        assert self.harness.run == before
+
+    def _value(self, op: str) -> Any:
+        return {} if self.harness.run.ops[op].name.startswith("graph.") else 5
+
+    # -- workers and code ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.active)
+    @rule()
+    def evict(self) -> None:
+        self.harness.evict()
+
+    @precondition(lambda self: self.active)
+    @rule()
+    def take_over(self) -> None:
+        self.harness.take_over()
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data(), kind=st.sampled_from(["outcome", "due", "cancel", "signal", "answer", "retry"]))
+    def abort(self, data: st.DataObject, kind: str) -> None:
+        run = self.harness
+        op = self._op(data)
+        requests: dict[str, Any] = {
+            "cancel": cmd.Cancel(),
+            "signal": cmd.Signal("word", b"3"),
+            "answer": cmd.Resume(b"3", op),
+            "retry": cmd.Retry(),
+        }
+        if kind in requests:
+            run.abort(Command("r", requests[kind], "aborted", run.offset))
+        elif op is not None:
+            run.abort(Due(op) if kind == "due" else Outcome(op, run.run.ops[op].attempt, b"3"))
+
+    @precondition(lambda self: self.active)
+    @rule(variant=st.sampled_from(BAD))
+    def deploy(self, variant: str) -> None:
+        # The next step of a graph would begin with other code, and no other version could go on from there.
+        entered = len(self.harness.run.journal) > 0 and self.workflow == "program"
+        if variant != "other" or entered:
+            self._deploy(variant)
+
+    @precondition(lambda self: self.harness.run.blocked is not None)
+    @rule(good=st.booleans())
+    def repair(self, good: bool) -> None:
+        if good:
+            self._deploy("good")
+        run = self.harness
+        if self.variant == "other" and len(run.run.journal) == 0:
+            return  # it would enter with other code, and no other version could go on from there
+        held = run.run.held
+        run.retry()
+        if run.run.blocked is not None:
+            kept = [item for item in held if item in run.run.held]
+            dropped = len(run.of(ev.HeldDropped))
+            assert dropped or len(run.run.held) + len(run.of(ev.RunUnblocked)) >= len(kept)
+        if self.variant == "good":
+            assert run.run.blocked is None, run.run.blocked
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        run = self.harness
+        if run.run.seq == 0:
+            return
+        self._deploy("good")
+        if run.run.blocked is not None:
+            run.retry()
+            assert run.run.blocked is None, run.run.blocked
+        for _ in range(400):
+            if is_terminal(run.run):
+                break
+            assert run.run.blocked is None, run.run.blocked
+            self._help()
+        assert is_terminal(run.run), run.run.ops
+        assert run.fold() == run.run
+        self._check_end()
+
+    def _help(self) -> None:
+        """Give the run what it names."""
+        run = self.harness
+        # Tasks first: code that has ended waits for them, while a receive of it takes nothing any more.
+        op = min(run.run.ops.values(), key=lambda op: op.kind != "task")
+        if op.phase is OpPhase.RUNNING:
+            if op.asked or run.app.task_named(op.name) is None:
+                run.fail(op.id, failure("STOPPED", "terminal"))
+            else:
+                run.feed(run.execute(op))
+        elif op.phase is OpPhase.PARKED:
+            run.complete(op.id, self._value(op.id))
+        elif op.phase is OpPhase.QUEUED:
+            run.due(op.id)
+        elif op.due is not None:
+            run.now = max(run.now, op.due)
+            run.due(op.id)
+        elif op.kind == "interrupt":
+            run.resume(1, op.id)
+        else:
+            assert op.kind == "receive"
+            run.signal("word", 1)
+
+    def _check_end(self) -> None:
+        run = self.harness
+        taken = [body.number for body in run.of(ev.SignalTaken)]
+        assert taken == sorted(taken)
+        assert len(taken) == len(set(taken))
+        asked = any(isinstance(body, ev.CancelRequested) for body in run.of(ev.CancelRequested))
+        if run.status is Status.CANCELLED and not asked:
+            raise AssertionError("cancelled, though nobody asked")
+        if asked and run.status is Status.COMPLETED:
+            assert run.of(ev.RunCompleted)[0].cancel_requested
+        for op in {body.op for body in run.of(ev.OpCompleted, ev.OpFailed, ev.TimerFired, ev.InterruptAnswered)}:
+            ends = [body for body in run.of(ev.OpCompleted, ev.OpFailed, ev.TimerFired, ev.InterruptAnswered) if body.op == op]
+            assert len(ends) == 1, f"op {op} settled twice"
+
+
+TestRuns = Runs.TestCase
+TestRuns.settings = settings(
+    max_examples=int(os.environ.get("STREAMS_EXAMPLES", "3000")) if DEEP else 300,
+    stateful_step_count=80 if DEEP else 40,
+    deadline=None,
+    derandomize=not DEEP,
+    suppress_health_check=list(HealthCheck),
+    phases=[Stage.explicit, Stage.reuse, Stage.generate, Stage.shrink],
+    print_blob=True,
+)
