@@ -1,0 +1,96 @@
+"""What the events of a run say to those who wait: was a command taken, and how has the run ended."""
+
+from __future__ import annotations
+
+from streams.client.fold import RunView, opened_at
+from streams.client.reading import StoredEvent
+from streams.errors import InputConflict, NoSuchInterrupt, Refused, RunTerminal, UnknownRun
+from streams.kernel import bodies as ev
+from streams.kernel.bodies import Failure
+from streams.kernel.events import TYPES
+from streams.kernel.run import Phase, is_terminal
+
+__all__ = [
+    "END_MARKS",
+    "START_MARKS",
+    "End",
+    "end_after",
+    "end_of_started",
+    "end_of_view",
+    "refusal",
+    "verdict",
+]
+
+_CLASSES: dict[str, type[Refused]] = {
+    "INPUT_CONFLICT": InputConflict,
+    "NO_SUCH_INTERRUPT": NoSuchInterrupt,
+    "RUN_TERMINAL": RunTerminal,
+    "UNKNOWN_RUN": UnknownRun,
+}
+
+End = ev.RunCompleted | ev.RunFailed | ev.RunCancelled
+_ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
+
+
+def _marks(*bodies: type) -> tuple[bytes, ...]:
+    """The names that the encoded form of such events holds: what has none of them need not be decoded."""
+    return tuple(TYPES[body].encode() for body in bodies)
+
+
+END_MARKS = _marks(*_ENDS)
+START_MARKS = (*END_MARKS, *_marks(ev.RunStarted, ev.RunOwned, ev.CommandRejected))
+"""What a start leads to first is one of the last three; then come the ends."""
+
+
+def refusal(code: str, message: str) -> Refused:
+    """The error that stands for a refused command."""
+    return _CLASSES.get(code, Refused)(code, message)
+
+
+def verdict(stored: StoredEvent, offset: int) -> bool | None:
+    """Whether the command at `offset` changed anything; None where this event does not answer it.
+
+    The first event that a command leads to carries its offset, and so does the record of a refusal, a duplicate or a
+    dead letter. Raises `Refused`; False stands for a command that was known before.
+    """
+    event = stored.event
+    if event.offset != offset:
+        return None
+    if not isinstance(event.body, ev.CommandRejected):
+        return True
+    if event.body.code == "DUPLICATE":
+        return False
+    raise refusal(event.body.code, event.body.message)
+
+
+def end_of_view(view: RunView) -> End | None:
+    """How the run has ended, if it has."""
+    run = view.run
+    if run is None or not is_terminal(run):
+        return None
+    if run.phase is Phase.COMPLETED:
+        return ev.RunCompleted(run.result or b"", run.cancel_requested)
+    if run.phase is Phase.FAILED:
+        return ev.RunFailed(run.error or Failure("terminal", "UNKNOWN", ""), run.cancel_requested)
+    return ev.RunCancelled()
+
+
+def end_after(stored: StoredEvent, identity: str) -> End | None:
+    """The end of this run, or of a later one of the same id."""
+    event = stored.event
+    if event.seq is None or opened_at(event.identity) < opened_at(identity):
+        return None
+    return event.body if isinstance(event.body, _ENDS) else None
+
+
+def end_of_started(stored: StoredEvent, offset: int, seen: list[bool]) -> End | bool | None:
+    """The end of the run that the start command at `offset` opened; False where it was known before.
+
+    `seen` remembers whether the answer to the command has come: an end before it is that of an older run.
+    """
+    known = verdict(stored, offset)
+    if known is False:
+        return False
+    if known:
+        seen.append(True)
+    return stored.event.body if seen and isinstance(stored.event.body, _ENDS) else None

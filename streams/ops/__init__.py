@@ -1,0 +1,1 @@
+"""Looking at runs from outside: views, timelines and diagnoses, made from the log alone."""
