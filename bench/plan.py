@@ -1,0 +1,46 @@
+"""What is measured, how often, and in which order: interleaved, because a shared machine drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["NAMES", "Step", "rounds"]
+
+
+class Step(NamedTuple):
+    """Measurements that share one folder, each in a process of its own."""
+
+    name: str
+    courses: tuple[str, ...]
+    target: str
+    runs: int
+    quick_runs: int
+    in_flight: int = 1
+    once: bool = False
+    seconds_max: float = 180.0
+
+
+STEPS = (
+    Step("floor", ("floor",), "", 2_000, 200),
+    Step("saturated-16", ("saturated",), "sqlite", 2_000, 300, 16),
+    Step("saturated-200", ("saturated",), "sqlite", 5_000, 800, 200),
+    Step("saturated-1000", ("saturated",), "sqlite", 10_000, 2_000, 1_000),
+    Step("alone", ("alone",), "sqlite", 300, 30),
+    Step("approval", ("approval",), "sqlite", 200, 20),
+    Step("fan-out", ("fan-out",), "sqlite", 50, 5),
+    Step("loop", ("loop",), "sqlite", 1_000, 100),
+    Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
+)
+
+NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "waiting")
+"""What can be asked for: the name of a step, or what stands before its number."""
+
+
+def rounds(names: Sequence[str], *, quick: bool, runs: int | None, repeat: int) -> Iterator[tuple[int, Step]]:
+    """The steps in order, each with its size; those that take long only once, at the end."""
+    chosen = [step for step in STEPS if not names or step.name in names or step.name.partition("-")[0] in names]
+    sized = [step._replace(runs=runs or (step.quick_runs if quick else step.runs)) for step in chosen]
+    for number in range(repeat):
+        yield from ((number, step) for step in sized if not step.once)
+    yield from ((0, step) for step in sized if step.once)

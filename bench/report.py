@@ -1,0 +1,100 @@
+"""What was found: medians and ratios, goals, a table for people, JSON for machines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bench.measure import summary
+
+__all__ = ["Goal", "Values", "goals", "results", "table"]
+
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+"""By step and metric, what each round has given."""
+
+COMMITS_ALONE = 5
+"""Commits that follow one another in one run alone: the command, then a turn for the start and each step's outcome."""
+
+
+class Goal(NamedTuple):
+    """A figure to reach. `size` is the number of runs that it speaks of, where that matters."""
+
+    name: str
+    step: str
+    metric: str
+    goal: float
+    unit: str
+    size: int | None = None
+
+    def met(self, value: float) -> bool:
+        """More is better for a rate, less for everything else."""
+        return value >= self.goal if self.unit.endswith("/s") else value <= self.goal
+
+
+GOALS = (
+    Goal("sqlite_saturated_runs_per_s", "saturated-1000", "runs_per_s", 2_000, "runs/s"),
+    Goal("sqlite_alone_p50_ms", "alone", "p50_ms", 5, "ms"),
+    Goal("waiting_100k_mb", "waiting", "filled_mb", 600, "MB", 100_000),
+)
+
+
+def goals(values: Values, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Each goal with its figure, null where this run did not measure it."""
+    found = []
+    for goal in GOALS:
+        measured = values.get(goal.step, {}).get(goal.metric)
+        right = measured and goal.size in (None, sizes.get(goal.step))
+        value = round(statistics.median(measured), 3) if measured and right else None
+        found.append({"name": goal.name, "value": value, "goal": goal.goal, "unit": goal.unit})
+    return found
+
+
+def results(values: Values) -> list[dict[str, Any]]:
+    """Medians, spread, and the ratio to the floor of the same round."""
+    found = []
+    for step, metrics in values.items():
+        entry: dict[str, dict[str, Any]] = {name: summary(some) for name, some in metrics.items()}
+        for name, some in metrics.items():
+            ratios = list(_ratios(step, name, some, values.get("floor", {})))
+            if ratios:
+                entry[name]["ratio"] = statistics.median(ratios)
+        found.append({"scenario": step, "metrics": entry})
+    return found
+
+
+def _ratios(step: str, metric: str, some: Sequence[float], floor: Mapping[str, Sequence[float]]) -> Iterator[float]:
+    """A saturated rate against the best batches; one run alone against as many bare commits as it waits for."""
+    if step.startswith("saturated") and metric == "runs_per_s":
+        batches = [rates for name, rates in floor.items() if name.startswith("batch")]
+        yield from (mine / max(rates) for mine, *rates in zip(some, *batches, strict=False) if rates)
+    elif step == "alone" and metric == "p50_ms":
+        yield from (
+            mine / (commit * COMMITS_ALONE) for mine, commit in zip(some, floor.get("p50_ms", ()), strict=False)
+        )
+
+
+def table(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
+    """All of it, for a terminal."""
+    lines = [f"{'scenario':<16}{'metric':<26}{'median':>12}{'min':>12}{'max':>12}{'to floor':>10}"]
+    for entry in found:
+        name = entry["scenario"]
+        for metric, value in entry["metrics"].items():
+            ratio = f"{value['ratio']:.3g}" if "ratio" in value else ""
+            figures = "".join(f"{_figure(value[key]):>12}" for key in ("median", "min", "max"))
+            lines.append(f"{name:<16}{metric:<26}{figures}{ratio:>10}".rstrip())
+            name = ""
+    lines += ["", *(_goal_line(goal) for goal in judged)]
+    return "\n".join(lines)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _goal_line(goal: Mapping[str, Any]) -> str:
+    if goal["value"] is None:
+        return f"goal {goal['name']}: {goal['goal']:,} {goal['unit']}; not measured in this run"
+    mark = next(g for g in GOALS if g.name == goal["name"]).met(goal["value"])
+    verdict = "met" if mark else "not met"
+    return f"goal {goal['name']}: {_figure(goal['value'])} of {goal['goal']:,} {goal['unit']}: {verdict}"

@@ -1,0 +1,173 @@
+"""The scenarios: what is done to a target, and what is measured at it. Each begins and ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.floor import floor
+from bench.jobs import FAN, STEPS, Job, turn_times
+from bench.measure import Meter, percentile, resident_mb
+from bench.target import TARGETS, Target
+
+__all__ = ["COURSES", "Task", "run_course", "saturate"]
+
+Metrics = dict[str, float]
+WARM_UP = 200
+
+
+class Task(NamedTuple):
+    """One measurement. `runs` is its size: runs, or commits of the floor, or turns of the loop."""
+
+    course: str
+    target: str
+    folder: Path
+    runs: int
+    in_flight: int = 1
+
+
+async def run_course(task: Task) -> Metrics:
+    """Measure once, in this process."""
+    return await COURSES[task.course](task)
+
+
+@asynccontextmanager
+async def _running(task: Task) -> AsyncIterator[Target]:
+    target = TARGETS[task.target]()
+    await target.start(task.folder)
+    try:
+        yield target
+    finally:
+        await target.stop()
+
+
+async def _floor(task: Task) -> Metrics:
+    return floor(task.folder, task.runs)
+
+
+async def _saturated(task: Task) -> Metrics:
+    async with _running(task) as target:
+        await saturate(target, "warm", min(WARM_UP, task.runs), task.in_flight)
+        meter = Meter()
+        times = await saturate(target, "run", task.runs, task.in_flight)
+        return {**meter.per_run(task.runs), **_spread(times), **target.facts()}
+
+
+async def saturate(target: Target, prefix: str, runs: int, in_flight: int) -> list[float]:
+    """Keep `in_flight` runs under way until `runs` are done; the seconds of each from its start to its result."""
+    times: list[float] = []
+    ids = (f"{prefix}-{number}" for number in range(runs))
+    await asyncio.gather(*(_one_after_another(target, ids, times) for _ in range(in_flight)))
+    return times
+
+
+async def _one_after_another(target: Target, ids: Iterator[str], times: list[float]) -> None:
+    for run_id in ids:
+        began = time.perf_counter()
+        await target.submit(Job.ORDER, run_id)
+        result = await target.result(run_id)
+        times.append(time.perf_counter() - began)
+        if len(result) != STEPS or result["ship"]["order_id"] != run_id:
+            raise AssertionError(f"the result of {run_id} is another one's: {result}")
+
+
+async def _alone(task: Task) -> Metrics:
+    async with _running(task) as target:
+        await saturate(target, "warm", min(WARM_UP, task.runs), 10)
+        meter = Meter()
+        times = await saturate(target, "run", task.runs, 1)
+        return {**_spread(times), "cpu_us_per_run": meter.per_run(task.runs)["cpu_us_per_run"]}
+
+
+async def _approval(task: Task) -> Metrics:
+    async with _running(task) as target:
+        ids = [f"ask-{number}" for number in range(task.runs)]
+        for run_id in ids:
+            await target.submit(Job.APPROVAL, run_id)
+        await target.settled(len(ids))
+        times = []
+        for run_id in ids:
+            began = time.perf_counter()
+            await target.answer(run_id)
+            await target.result(run_id)
+            times.append(time.perf_counter() - began)
+        return _spread(times)
+
+
+async def _waiting(task: Task) -> Metrics:
+    """100,000 runs that wait, in the worker that has taken their starts."""
+    async with _running(task) as target:
+        before = resident_mb()
+        meter = Meter()
+        await target.submit_many(Job.WAITING, (f"wait-{number}" for number in range(task.runs)))
+        await target.settled(task.runs)
+        return {**meter.per_run(task.runs), **_at_rest("filled", before, task.runs)}
+
+
+async def _restore(task: Task) -> Metrics:
+    """A fresh worker on what `waiting` has left in the folder."""
+    before = resident_mb()
+    began = time.perf_counter()
+    async with _running(task) as target:
+        seconds = time.perf_counter() - began
+        await asyncio.wait_for(target.settled(task.runs), 10)
+        return {"restore_s": seconds, "restored_per_s": task.runs / seconds, **_at_rest("restored", before, task.runs)}
+
+
+def _at_rest(name: str, before: float, runs: int) -> Metrics:
+    gc.collect()
+    now = resident_mb()
+    return {f"{name}_mb": now, f"{name}_delta_mb": now - before, f"{name}_bytes_per_run": (now - before) * 1e6 / runs}
+
+
+async def _fan_out(task: Task) -> Metrics:
+    async with _running(task) as target:
+        await _in_turn(target, Job.FAN_OUT, "warm", 3)
+        times = await _in_turn(target, Job.FAN_OUT, "run", task.runs)
+        return {**_spread(times), "tasks_per_s": FAN * len(times) / sum(times)}
+
+
+async def _loop(task: Task) -> Metrics:
+    async with _running(task) as target:
+        await _in_turn(target, Job.LOOP, "warm", 1, size=20)
+        turn_times.clear()
+        (seconds,) = await _in_turn(target, Job.LOOP, "run", 1, size=task.runs)
+        gaps = [after - before for before, after in pairwise(turn_times)]
+        tenth = max(1, len(gaps) // 10)
+        return {
+            "turns_per_s": task.runs / seconds,
+            "first_tenth_p50_ms": percentile(gaps[:tenth], 0.5) * 1e3,
+            "last_tenth_p50_ms": percentile(gaps[-tenth:], 0.5) * 1e3,
+        }
+
+
+async def _in_turn(target: Target, job: Job, prefix: str, runs: int, *, size: int = 0) -> list[float]:
+    times = []
+    for number in range(runs):
+        began = time.perf_counter()
+        await target.submit(job, f"{job}-{prefix}-{number}", size)
+        await target.result(f"{job}-{prefix}-{number}")
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def _spread(times: list[float]) -> Metrics:
+    return {"p50_ms": percentile(times, 0.5) * 1e3, "p99_ms": percentile(times, 0.99) * 1e3}
+
+
+COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
+    "floor": _floor,
+    "saturated": _saturated,
+    "alone": _alone,
+    "approval": _approval,
+    "fan-out": _fan_out,
+    "loop": _loop,
+    "waiting": _waiting,
+    "restore": _restore,
+}

@@ -1,0 +1,48 @@
+"""What is measured: an engine on a store. A new one implements `Target` and gets a line in TARGETS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.jobs import Job
+from bench.streams_target import StreamsTarget
+
+__all__ = ["TARGETS", "Target"]
+
+
+class Target(Protocol):
+    """One engine, in this process as far as it is a library. What it stores lies in `folder` or is its own affair."""
+
+    name: str
+    jobs: frozenset[Job]
+
+    async def start(self, folder: Path) -> None:
+        """Be ready for runs, with those that an earlier process left in `folder`."""
+
+    async def stop(self) -> None:
+        """Free everything."""
+
+    async def submit(self, job: Job, run_id: str, size: int = 0) -> None:
+        """Start a run; return when its start is durable. `size` is the number of turns of a loop."""
+
+    async def submit_many(self, job: Job, run_ids: Iterable[str]) -> None:
+        """Start many, in the way that is best for many."""
+
+    async def answer(self, run_id: str) -> None:
+        """Say yes to the question of a run."""
+
+    async def result(self, run_id: str) -> Any:
+        """Wait for the end of a run that this process has started, and return its result."""
+
+    async def settled(self, count: int) -> None:
+        """Return once `count` runs wait for an answer."""
+
+    def facts(self) -> Mapping[str, float]:
+        """Whatever else is worth knowing since the start, as metrics."""
+
+
+TARGETS: Mapping[str, Callable[[], Target]] = {
+    "sqlite": lambda: StreamsTarget("sqlite", lambda folder: f"sqlite:///{folder}/log.db"),
+}
