@@ -12,7 +12,16 @@ from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal, check_name
 from streams.authoring.fingerprint import fingerprint
 from streams.authoring.graph import Graph
-from streams.authoring.task import Retry, Task, TaskContext, TaskDecorator, annotations_of, make_policy
+from streams.authoring.task import (
+    Reconciled,
+    ReconciledTaskDecorator,
+    Retry,
+    Task,
+    TaskContext,
+    TaskDecorator,
+    annotations_of,
+    make_policy,
+)
 from streams.authoring.workflow import Workflow
 from streams.kernel.definition import Definition
 
@@ -55,12 +64,35 @@ class App:
         self,
         /,
         *,
+        reconcile: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, Reconciled[R]]],
         name: str | None = None,
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         idempotent: bool = True,
         key: Callable[..., str] | None = None,
-        reconcile: Callable[..., Any] | None = None,
+    ) -> ReconciledTaskDecorator[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        reconcile: Callable[Concatenate[TaskContext, P], Reconciled[R]],
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        idempotent: bool = True,
+        key: Callable[..., str] | None = None,
+    ) -> ReconciledTaskDecorator[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        idempotent: bool = True,
+        key: Callable[..., str] | None = None,
     ) -> TaskDecorator: ...
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a task: an async function, or a plain one that runs in a thread.

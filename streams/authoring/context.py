@@ -139,7 +139,7 @@ class Context:
     @overload
     def timeout(self, op: Op[T], delay: Seconds, /, *, default: A) -> Op[T | A]: ...
     def timeout(self, op: Any, delay: Any, /, *, default: Any = MISSING) -> Op[Any]:
-        """The value of `op`; where `delay` passes first, `op` is withdrawn and `default` given, or `TimedOut` raised."""
+        """The value of `op`; if `delay` passes first, `op` is withdrawn and `default` given, or `TimedOut` raised."""
         return timeout_of(self._driver, op, self._driver.due_after(delay), default)
 
     def now(self) -> datetime:

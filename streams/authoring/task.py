@@ -27,6 +27,7 @@ __all__ = [
     "Found",
     "NotFound",
     "Reconciled",
+    "ReconciledTaskDecorator",
     "Retry",
     "Task",
     "TaskContext",
@@ -70,6 +71,7 @@ class Unknown:
 
 
 Reconciled = Found[R] | NotFound | Unknown
+"""What a look-up tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,15 @@ def annotations_of(function: Callable[..., Any], where: str) -> dict[str, Any]:
 
 class TaskDecorator(Protocol):
     """What `@app.task(…)` gives: takes an async or a plain function and makes a `Task` of it."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+
+
+class ReconciledTaskDecorator(Protocol[P, R]):
+    """What `@app.task(reconcile=look_up)` gives: the task must take and return what the look-up does."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...

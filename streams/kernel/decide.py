@@ -38,7 +38,7 @@ EARLY_INPUTS_MAX = 100
 
 
 class Decision(NamedTuple):
-    """The state after the events, and the live coroutine that has seen them. Not to be used before they are committed."""
+    """The state after the events, and the live coroutine that has seen them. Of no use before they are committed."""
 
     run: Run
     events: list[Event]
@@ -72,7 +72,9 @@ def _take(draft: Draft, input_: Input) -> None:
         on_recover(draft)
 
 
-def stop_run(definitions: Definitions, run: Run, input_: Input, env: Env, code: str, message: str) -> Decision:
+def stop_run(  # noqa: PLR0917 - the arguments of `decide`, and why
+    definitions: Definitions, run: Run, input_: Input, env: Env, code: str, message: str
+) -> Decision:
     """Block the run instead of deciding: what `decide` gave could not be written, or it did not come to an end.
 
     The input is held, as any input of a blocked run is; a command to a run that is not active is refused. `run` must be
@@ -124,7 +126,7 @@ def _require_open(draft: Draft, command: Command) -> None:
 # -- start -------------------------------------------------------------------------------------------------------
 
 
-def _start(draft: Draft, command: Command, request: cmd.Start) -> None:
+def _start(draft: Draft, _: Command, request: cmd.Start) -> None:
     run, env = draft.run, draft.env
     if run.phase is not Phase.PENDING:
         raise _known(draft, request)

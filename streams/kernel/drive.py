@@ -91,7 +91,7 @@ def _drive(draft: Draft, body: ev.Body) -> Driver:
         driver = draft.enter()
     else:
         driver = draft.driver()
-        draft.emit(body, code=draft.definition().code)
+        draft.emit(body, code=driver.code)
     entry = draft.run.journal[-1]
     cause = draft.run.seq
     for command in driver.deliver(entry):  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ class Driver:
         self.identity = run.identity
         self.version = run.version
         self.generation = run.generation
-        self.attempt_policy: Policy | None = None
+        self.code = definition.code
         self._definitions = definitions
         self._seed = run.seed
         self._at = 0
@@ -388,6 +388,10 @@ class Driver:
         """Drop the coroutines. Users' `finally` blocks run, and every op they try raises `Evicted`."""
         self._dead_calls = 0
         self._current = None
-        for branch in reversed(self._branches):
-            if not branch.done:
-                close_quietly(branch.coro)
+        closed = [close_quietly(branch.coro) for branch in reversed(self._branches) if not branch.done]
+        if all(closed):
+            # Nothing can call any more. Ops point back here; letting go of them spares the collector of cycles.
+            self._leaves.clear()
+            self._ready.clear()
+            self._branches.clear()
+            del self.main

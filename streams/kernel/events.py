@@ -67,9 +67,11 @@ DELIVERIES: frozenset[type] = frozenset(
 
 
 class Event(NamedTuple):
-    """One fact. `at` is in microseconds since the epoch (UTC); `cause` the seq of the delivery that led to it;
-    `offset` that of the command it answers; `seq` is None for records that are no part of the state; `code` is the
-    fingerprint of the code that a delivery met.
+    """One fact.
+
+    `at` is in microseconds since the epoch (UTC); `cause` the seq of the delivery that led to it; `offset` that of the
+    command it answers; `seq` is None for records that are no part of the state; `code` is the fingerprint of the code
+    that a delivery met.
     """
 
     run_id: str

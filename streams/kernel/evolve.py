@@ -51,7 +51,8 @@ def evolve(run: Run, event: Event) -> Run:
         changes["offset"] = event.offset
     if run.held and type(event.body) in DELIVERIES:
         _pop_held(run, event, changes)
-    return run._replace(**changes)
+    # What `_replace` does, at half its cost; this is the hottest line of the kernel.
+    return tuple.__new__(Run, map(changes.get, Run._fields, run))
 
 
 def _fold(run: Run, event: Event) -> Changes:
@@ -155,9 +156,11 @@ def _op_scheduled(run: Run, event: Event, body: ev.OpScheduled) -> Changes:
 
 
 def _settled(run: Run, event: Event, op: str, value: bytes | None, error: ev.Failure | None = None) -> Changes:
-    delivered = _deliver(run, event, op, value, error)
-    removed = _without(run, run.ops[op].id)
-    return {**delivered, "ops": removed["ops"], "size": delivered["size"] + removed["size"] - run.size}
+    changes = _deliver(run, event, op, value, error)
+    ops = dict(run.ops)
+    changes["size"] -= _op_bytes(ops.pop(op))
+    changes["ops"] = ops
+    return changes
 
 
 def _signal_taken(run: Run, event: Event, body: ev.SignalTaken) -> Changes:
@@ -279,7 +282,7 @@ def _run_unblocked(run: Run, event: Event, body: ev.RunUnblocked) -> Changes:
     return changes
 
 
-def _input_held(run: Run, event: Event, body: ev.InputHeld) -> Changes:
+def _input_held(run: Run, _: Event, body: ev.InputHeld) -> Changes:
     changes: Changes = {"held": (*run.held, body), "size": run.size + _held_bytes(body)}
     if body.delivery == "run.started":
         changes["journal"] = Vector()

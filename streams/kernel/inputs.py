@@ -51,7 +51,7 @@ Input = Command | Outcome | Due | Noted | Returned | Recover
 
 
 class Env(NamedTuple):
-    """Time in microseconds since the epoch, the owner's epoch and name, and how many tasks may start at once in each pool.
+    """Time in microseconds since the epoch, the owner's epoch and name, and how many tasks each pool has room for.
 
     `entropy` goes into the seed of new runs.
     """

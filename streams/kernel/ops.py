@@ -49,7 +49,7 @@ class Op(Awaitable[R_co]):
         return self.take()
 
     def cancel(self) -> None:
-        """Take the op back: a wait ends, a branch is cancelled, a task is asked to stop. A settled op stays as it is."""
+        """Take the op back: a wait ends, a branch is cancelled, a task is asked to stop. A settled op stays."""
         self._driver.check()
         self._driver.withdraw(self)
 

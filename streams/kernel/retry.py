@@ -82,12 +82,16 @@ def _exhausted(op: OpState, policy: Policy, failure: Failure, *, unknown: bool) 
     if unknown:
         return Park(Failure("unknown", "OUTCOME_UNKNOWN", _unknown(op, failure), failure.details))
     attempts = f"{op.spent} attempt{'' if op.spent == 1 else 's'} of task {op.name!r} failed"
-    error = Failure("terminal", "RETRIES_EXHAUSTED", f"{attempts}; the last: {failure.message}", failure.details)
+    error = Failure("terminal", "RETRIES_EXHAUSTED", f"{attempts}; the last: {_words(failure)}", failure.details)
     return Park(error) if policy.on_exhausted == "park" else Settle(error)
 
 
 def _unknown(op: OpState, failure: Failure) -> str:
     return (
-        f"attempt {op.attempt} of task {op.name!r} may or may not have done its work ({failure.code}: "
-        f"{failure.message}). Look it up under the key {op.key!r}, then complete, skip or retry op {op.id}"
+        f"attempt {op.attempt} of task {op.name!r} may or may not have done its work ({_words(failure)}). "
+        f"Look it up under the key {op.key!r}, then complete, skip or retry op {op.id}"
     )
+
+
+def _words(failure: Failure) -> str:
+    return f"{failure.code}: {failure.message}" if failure.message else failure.code

@@ -134,7 +134,7 @@ class Teller:
         return Told(f"{what} created")
 
     def _arguments(self, args: bytes | None) -> str:
-        return "" if args is None else f": {line(self._codec.to_plain(args), 120)}"
+        return "" if args is None else _call(self._codec.to_plain(args))
 
     def attempt_started(self, event: Event, body: ev.AttemptStarted) -> Told:
         self._ops.setdefault(body.op, _Op("task")).attempt_at = event.at
@@ -202,9 +202,17 @@ class Teller:
         return Told(f"attempt {body.attempt} of {self._what(body.op)} ended too late to count: {how}", "warn")
 
 
+def _call(args: Any) -> str:
+    """Arguments as a call shows them; `args` is [by position, by name] for tasks, an item for nodes."""
+    if not (isinstance(args, list) and 1 <= len(args) <= 2 and isinstance(args[0], list)):  # noqa: PLR2004
+        return f": {line(args, 120)}"
+    named = args[1] if len(args) == 2 and isinstance(args[1], dict) else {}  # noqa: PLR2004
+    shown = [line(value, 60) for value in args[0]] + [f"{name}={line(value, 60)}" for name, value in named.items()]
+    return f": ({', '.join(shown)})"
+
+
 def _error(error: Failure) -> str:
-    text = error.message
-    return f"{error.code}: {text}" if text and not text.startswith(f"{error.code}:") else text or error.code
+    return f"{error.code}: {error.message}" if error.message else error.code
 
 
 def _time(due: int | None) -> str:

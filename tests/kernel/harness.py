@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from streams import App, Fail, TaskContext
 from streams.authoring.app import AppDefinitions
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
-from streams.kernel.commands import Command
 from streams.kernel.changes import base_bytes, decode_base
+from streams.kernel.commands import Command
 from streams.kernel.decide import Decision, decide
 from streams.kernel.driver import Driver
 from streams.kernel.events import DELIVERIES, Event, event_id
@@ -78,7 +77,6 @@ class Harness:
         self.offset = 0
         self.now = 1_700_000_000 * SECOND
         self.epoch = 1
-        self.notes = itertools.count()
         self._frozen: list[tuple[Run, str]] = []
         self._deliveries: set[int] = set()
         self._scheduled: set[str] = set()
@@ -320,7 +318,9 @@ class Harness:
         elif isinstance(event.body, ev.EffectEmitted):
             assert event.body.op not in self._effects
             self._effects.add(event.body.op)
-        assert not self.checked or after.size == weigh(after), f"{event.type}: size {after.size}, weighed {weigh(after)}"
+        assert not self.checked or after.size == weigh(after), (
+            f"{event.type}: size {after.size}, weighed {weigh(after)}"
+        )
 
     def _check_state(self) -> None:
         run = self.run
@@ -351,6 +351,3 @@ def _finish(coroutine: Any) -> Any:
         return stop.value
     message = "a task of a test waited"
     raise AssertionError(message)
-
-
-Handler = Callable[..., Any]

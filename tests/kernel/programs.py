@@ -54,7 +54,9 @@ def build(variant: str) -> App:
 
     def branches(ctx: Context, programs: list[Any]) -> list[Op[Any]]:
         return [
-            leaf(ctx, program) if program[0] in ("run", "sleep", "ask", "receive") else ctx.spawn(interpret(ctx, program))
+            leaf(ctx, program)
+            if program[0] in ("run", "sleep", "ask", "receive")
+            else ctx.spawn(interpret(ctx, program))
             for program in programs
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from typing import Any
@@ -51,7 +52,7 @@ def message(run: Harness) -> str:
 # -- what blocks -------------------------------------------------------------------------------------------------
 
 
-class Unprintable(Exception):  # noqa: N818
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -112,10 +113,8 @@ async def too_many(ctx: Context, n: int) -> None:
 
 async def too_many_swallowed(ctx: Context, n: int) -> None:
     while True:
-        try:
+        with contextlib.suppress(Exception):
             ctx.sleep(1)
-        except Exception:  # noqa: BLE001, S110
-            pass
 
 
 async def unstorable_argument(ctx: Context, n: int) -> None:
@@ -202,8 +201,11 @@ def test_a_fault_later_takes_back_the_delivery_that_led_to_it(function: Any, cod
 
 
 def test_a_shared_coroutine_blocks_when_it_is_driven_twice() -> None:
-    run = start(same_coroutine_twice).settle()
+    run = start(same_coroutine_twice)
+    assert run.open() == {"1/1": "timer"}
+    run.settle()
     assert run.blocked == "WORKFLOW_BUG"
+    assert "cannot reuse already awaited coroutine" in message(run)
 
 
 def test_a_run_that_grows_too_large_is_blocked_and_stays_readable_and_cancellable() -> None:
@@ -762,16 +764,9 @@ def test_stop_run_holds_the_input(what: str) -> None:
         return await ctx.all([ctx.run(double, 1), ctx.interrupt("?")])
 
     run = start(w)
-    request = {
-        "answer": cmd.Resume(b"5", "2"),
-        "cancel": cmd.Cancel(),
-        "retry": cmd.Retry(),
-    }.get(what)
-    input_: Any = (
-        Command("r", request, "c9", 9)
-        if request is not None
-        else Outcome("1", 1, b"2" if what == "outcome" else None, None if what == "outcome" else ev.Failure("terminal", "X", "x"))
-    )
+    request: Any = {"answer": cmd.Resume(b"5", "2"), "cancel": cmd.Cancel(), "retry": cmd.Retry()}.get(what)
+    outcome = Outcome("1", 1, b"2") if what == "outcome" else Outcome("1", 1, None, ev.Failure("terminal", "X", "x"))
+    input_: Any = outcome if request is None else Command("r", request, "c9", 9)
     decision = stop_run(run.definitions, run.run, input_, run.env(), "VALUE_TOO_LARGE", "too large")
     assert decision.run.blocked is not None
     assert decision.events[0].offset == (9 if request is not None else None)
@@ -797,5 +792,3 @@ def test_stop_run_refuses_a_start() -> None:
     (event,) = decision.events
     assert isinstance(event.body, ev.CommandRejected)
     assert event.offset == 0
-
-

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
 import pytest
 
-from streams import App, Cancelled, Context, Fail, TaskFailed, TimedOut
+from streams import App, Cancelled, Context, Fail, TaskFailed, TimedOut, Withdrawn
 from streams.kernel import bodies as ev
 from streams.kernel.inputs import Due
 from streams.kernel.run import OpPhase, Phase, Status
@@ -189,10 +190,8 @@ def test_cancel_swallowed_is_completed_with_the_request_on_record() -> None:
 def test_after_a_swallowed_cancel_other_asked_tasks_do_not_fail_the_run() -> None:
     async def w(ctx: Context, n: int) -> str:
         ctx.run(double, 1)
-        try:
+        with contextlib.suppress(Cancelled):
             await ctx.sleep(100)
-        except Cancelled:
-            pass
         return "went on"
 
     run = begin(w, 1)
@@ -358,6 +357,24 @@ def test_a_branch_that_waits_for_what_the_cancel_ended_is_told_withdrawn_only_af
     assert run.result == ["cancelled", "Withdrawn"]
 
 
+def test_a_time_out_that_the_cancel_ended_has_not_expired() -> None:
+    async def w(ctx: Context, n: int) -> str:
+        op = ctx.timeout(ctx.run(double, 1), 60, default="expired")
+        try:
+            await op
+        except Cancelled:
+            try:
+                return str(await op)
+            except Withdrawn as error:
+                return error.code
+        return "?"
+
+    run = begin(w, 1)
+    run.cancel()
+    run.fail("1", STOPPED)
+    assert run.result == "WITHDRAWN"
+
+
 def test_a_timer_of_clean_up_works_after_the_cancel() -> None:
     async def w(ctx: Context, n: int) -> None:
         try:
@@ -402,4 +419,3 @@ def test_an_asked_task_that_comes_back_from_a_graceful_stop_is_not_started_again
     run.returned("1")
     assert run.status is Status.CANCELLED
     assert not run.of(ev.AttemptReturned)
-

@@ -244,7 +244,6 @@ def test_a_refusal_keeps_the_coroutine() -> None:
     live = run.live
     assert live is not None
     run.resume(1, "99")
-    run.cancel
     run.retry("5")
     run.start("anything", 6)
     assert run.live is live

@@ -8,8 +8,8 @@ import pytest
 
 from streams import App, Context, Evicted
 from streams.errors import StreamsError
-from streams.kernel import closing
 from streams.kernel import bodies as ev
+from streams.kernel import closing
 from tests.kernel.harness import Harness
 from tests.kernel.test_ops import begin, double, greet, mail, words
 
@@ -30,9 +30,9 @@ async def uses_ops(ctx: Context, n: int) -> int:
         for use in (
             lambda: ctx.emit(mail, {}),
             lambda: ctx.sleep(1),
-            lambda: ctx.now(),
-            lambda: ctx.random(),
-            lambda: ctx.uuid(),
+            ctx.now,
+            ctx.random,
+            ctx.uuid,
             lambda: ctx.all([]),
         ):
             try:
@@ -169,7 +169,7 @@ def test_a_context_outside_a_drive_says_so() -> None:
 
     run = begin(w, 0, checked=False)
     ctx, op = kept
-    for use in (lambda: ctx.sleep(1), lambda: op.cancel(), lambda: op.__await__().send(None), lambda: ctx.now()):
+    for use in (lambda: ctx.sleep(1), op.cancel, lambda: op.__await__().send(None), ctx.now):
         with pytest.raises(StreamsError, match="while the engine drives it"):
             use()
     run.evict()

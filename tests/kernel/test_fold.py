@@ -50,7 +50,8 @@ def test_appending_to_a_long_vector_copies_nothing() -> None:
 
 def test_changes() -> None:
     base = fresh_base([("a", b"1"), ("l", b"[1]")])
-    after = apply_changes(base, [ev.Change("l", "extend", b"[2]"), ev.Change("m", "merge", b"{}"), ev.Change("a", "set", b"2")])
+    changes = [ev.Change("l", "extend", b"[2]"), ev.Change("m", "merge", b"{}"), ev.Change("a", "set", b"2")]
+    after = apply_changes(base, changes)
     assert {name: list(value.chunks) for name, value in after} == {"a": [b"2"], "l": [b"[1]", b"[2]"], "m": [b"{}"]}
     assert base == fresh_base([("a", b"1"), ("l", b"[1]")])
     with pytest.raises(ValueError, match="cannot merge what was built by extend"):

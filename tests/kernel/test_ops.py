@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from streams import App, Context, Fail, Op, OpError, TaskContext, TaskFailed, TimedOut, Withdrawn
+from streams import App, Cancelled, Context, Fail, Op, OpError, TaskContext, TaskFailed, TimedOut, Withdrawn
 from streams.kernel import bodies as ev
 from streams.kernel.run import Status
 from tests.kernel.harness import SECOND, Harness, failure
@@ -274,10 +275,8 @@ def test_undeclared_names_block_and_say_how_to_declare() -> None:
         await ctx.receive(stray)
 
     async def emits(ctx: Context, n: int) -> None:
-        try:
+        with contextlib.suppress(Exception):
             ctx.emit(effect, 1)
-        except Exception:  # noqa: BLE001, S110
-            pass
 
     async def runs(ctx: Context, n: int) -> None:
         await ctx.run(strange)
@@ -288,7 +287,9 @@ def test_undeclared_names_block_and_say_how_to_declare() -> None:
         assert cure in run.run.blocked.message  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("bad", [lambda ctx: ctx.run(double), lambda ctx: ctx.run(double, 1, 2), lambda ctx: ctx.run(5)])
+@pytest.mark.parametrize(
+    "bad", [lambda ctx: ctx.run(double), lambda ctx: ctx.run(double, 1, 2), lambda ctx: ctx.run(5)]
+)
 def test_a_task_called_wrongly_blocks(bad: Any) -> None:
     async def w(ctx: Context, n: int) -> None:
         await bad(ctx)
@@ -539,7 +540,8 @@ def test_all_of_nothing_and_of_the_same_op_twice() -> None:
 
 def test_first_withdraws_its_losers() -> None:
     async def w(ctx: Context, n: int) -> list[Any]:
-        ops: list[Op[Any]] = [ctx.sleep(60), ctx.receive(words), ctx.interrupt("?"), ctx.run(double, 1), ctx.run(greet, "x")]
+        ops: list[Op[Any]] = [ctx.sleep(60), ctx.receive(words), ctx.interrupt("?")]
+        ops += [ctx.run(double, 1), ctx.run(greet, "x")]
         won = await ctx.first(ops)
         word = await ctx.receive(words)
         return [won.index, won.value, won.op is ops[4], word]
@@ -680,6 +682,48 @@ def test_a_loser_that_is_not_running_ends_at_once(how: str, in_branch: bool) -> 
     run.evict()
     run.resume("stop")
     assert run.result == "WITHDRAWN"
+
+
+@pytest.mark.parametrize("how", ["queued", "backoff", "parked"])
+def test_clean_up_can_await_a_task_of_its_branch_that_was_not_running(how: str) -> None:
+    async def w(ctx: Context, n: int) -> list[str]:
+        seen: list[str] = []
+
+        async def body() -> None:
+            op = ctx.run(double, 5)
+            try:
+                await op
+            except Cancelled:
+                try:
+                    await op
+                except Withdrawn as error:
+                    seen.append(error.message)
+
+        branch = ctx.spawn(body())
+        await ctx.first(branch, ctx.interrupt("?"))
+        await ctx.wait([branch])
+        return seen
+
+    run = begin(w, 1, slots=0 if how == "queued" else 1)
+    if how != "queued":
+        run.fail("1/1", failure("VALUE_TOO_LARGE", "terminal") if how == "parked" else None)
+    run.evict()
+    run.resume("stop")
+    assert run.result == ["it was withdrawn while no attempt was running"]
+
+
+def test_a_task_that_stops_because_its_branch_lost_does_not_fail_the_run() -> None:
+    async def w(ctx: Context, n: int) -> str:
+        async def body() -> None:
+            await ctx.run(double, 5)
+
+        await ctx.first(ctx.spawn(body()), ctx.interrupt("?"))
+        return "fine"
+
+    run = begin(w, 1)
+    run.resume("stop")
+    run.fail("1/1", failure("STOPPED", "cancelled"))
+    assert run.result == "fine"
 
 
 def test_a_failing_clean_up_of_a_loser_does_not_vanish() -> None:

@@ -131,13 +131,6 @@ async def fulfil(ctx: Context, order: Order) -> Receipt:
     return Receipt("confirmed", payment.id)
 
 
-@app.workflow(version=1, name="count")
-async def count(ctx: Context, start: int) -> str:
-    if start < 10:
-        ctx.continue_as_new(start + 1)
-    return str(start)
-
-
 async def branch(number: int) -> int:
     return number
 
@@ -156,8 +149,6 @@ async def everything(ctx: Context, order: Order) -> dict[str, str]:
     assert_type(await ctx.receive(approve), Decision)
     assert_type(await ctx.sleep(1.5), None)
     assert_type(await ctx.sleep_until(datetime(2030, 1, 1, tzinfo=UTC)), None)
-    assert_type(await ctx.request(charges, Shipment("o", "p"), idempotency_key="k"), Payment)
-    assert_type(await ctx.child(count, 5, run_id="c"), str)
     assert_type(await ctx.spawn(branch(1)), int)
 
     quote, receipt = await ctx.all(ctx.run(price, "a"), ctx.run(pay, "o", 2))
@@ -182,7 +173,6 @@ async def everything(ctx: Context, order: Order) -> dict[str, str]:
     assert_type(ctx.now(), datetime)
     assert_type(ctx.random(), float)
     assert_type(ctx.uuid(), UUID)
-    assert_type(ctx.patched("rounding"), bool)
 
     ctx.run(price, 5)  # E: wrong argument
     ctx.run(pay, "o")  # E: missing argument
@@ -193,8 +183,6 @@ async def everything(ctx: Context, order: Order) -> dict[str, str]:
     decision: str = await ctx.interrupt("ok?", answer=Decision)  # E: wrong answer type
     (await ctx.receive(approve)).amount  # E: wrong use of a signal
     ctx.emit(shipments, Quote(Decimal(1)), idempotency_key="k")  # E: wrong effect payload
-    ctx.request(charges, Quote(Decimal(1)), idempotency_key="k")  # E: wrong request payload
-    ctx.child(count, "x")  # E: wrong input of a child
     number: int = await ctx.spawn(pause(ctx))  # E: wrong use of a branch
     first: int = (await ctx.all(ctx.run(price, "a"), ctx.run(pay, "o", 2)))[0]  # E: wrong use of a pair
     return {"decision": decision, "number": str(number), "first": str(first)}
