@@ -304,6 +304,12 @@ _TABLE = (
         "The key of the record is no run id.",
         "Give the run id as key: 1 to 200 bytes of UTF-8 without control characters.",
     ),
+    Advice(
+        "WRONG_PARTITION",
+        _COMMAND,
+        "The command lies on another partition than its run id belongs to. Taking it would make a second copy of the run.",
+        "Produce with the murmur2 partitioner and the run id as key; then send the dead letter's bytes again.",
+    ),
 )
 
 ADVICE: dict[str, Advice] = {advice.code: advice for advice in _TABLE}

@@ -1,0 +1,195 @@
+"""The argument parser: one line for every mistake, and the options that all verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+from streams.errors import UsageError
+from streams.wire.keys import check_run_id
+
+__all__ = [
+    "LOG_DEFAULT",
+    "Verbs",
+    "attribute",
+    "json_value",
+    "log_url",
+    "no_constant",
+    "run_id",
+    "seconds",
+    "whole_number",
+]
+
+LOG_DEFAULT = "sqlite:///streams.db"
+
+Handler = Callable[[argparse.Namespace], int]
+
+_INTRODUCTION = "A durable execution engine whose only server is Kafka."
+_GROUPS = {
+    "try": "see it work",
+    "serve": "run an app",
+    "ask": "talk to runs",
+    "look": "look at runs",
+    "repair": "help runs that wait for an operator",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        verb = self.prog.partition(" ")[2]
+        raise UsageError(f"{_plainer(message)}; see: streams {verb + ' ' if verb else ''}--help")
+
+
+def _plainer(message: str) -> str:
+    """Argparse's message without its own vocabulary, the same for all versions of Python."""
+    message = re.sub(r"^argument (\S+): ", lambda found: f"{found[1].split('/')[0]}: ", message)
+    return message.replace("the following arguments are required: ", "missing: ")
+
+
+class Verbs:
+    """The parser of the whole command line; each family of verbs adds its own."""
+
+    def __init__(self) -> None:
+        self._common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+        shared = self._common.add_argument_group("everywhere")
+        shared.add_argument("--log", metavar="URL", help=f"where the log is, else STREAMS_LOG (default: {LOG_DEFAULT})")
+        shared.add_argument("--app", metavar="NAME", help="the app, else STREAMS_APP, else the only one in the log")
+        shared.add_argument("--json", action="store_true", help="print JSON, for programs")
+        self._parser = _Parser(
+            prog="streams",
+            parents=[self._common],
+            allow_abbrev=False,
+            usage="streams VERB …",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self._parser.add_argument("--version", action="version", version=f"streams {_version()}")
+        self._verbs: dict[str, _Parser] = {}
+        self._lines: dict[str, list[str]] = {group: [] for group in _GROUPS}
+
+    def add(self, group: str, name: str, run: Handler, help_: str, example: str = "") -> argparse.ArgumentParser:
+        """A verb and the function that runs it; the caller adds its arguments."""
+        parser = _Parser(
+            prog=f"streams {name}",
+            description=help_,
+            parents=[self._common],
+            allow_abbrev=False,
+            epilog=example and f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(handler=run, verb=name)
+        self._verbs[name] = parser
+        self._lines[group].append(f"  {name:<10} {help_}")
+        return parser
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace | None:
+        """The arguments, or None for an empty command line. Raises UsageError with one line."""
+        if not argv:
+            return None
+        self._parser.description = self._listing()
+        before, name, after = _split(argv)
+        shared, left = self._parser.parse_known_args(before)
+        if left:
+            raise UsageError(f"unknown option {left[0]}; see: streams --help")
+        if name is None:
+            raise UsageError("which verb? see: streams --help")
+        if name not in self._verbs:
+            raise UsageError(f"unknown verb {name!r}; there are: {', '.join(self._verbs)}")
+        return self._verbs[name].parse_args(after, shared)
+
+    def print_help(self) -> None:
+        """What the command line can do."""
+        self._parser.description = self._listing()
+        self._parser.print_help()
+
+    def _listing(self) -> str:
+        parts = [f"{_GROUPS[group]}:\n" + "\n".join(lines) for group, lines in self._lines.items() if lines]
+        return "\n\n".join([_INTRODUCTION, *parts, "Each verb explains itself: streams VERB --help"])
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
+    """What stands before the verb, the verb, and the rest; the shared options may stand on either side."""
+    place = 0
+    while place < len(argv) and argv[place].startswith("-"):
+        place += 2 if argv[place] in ("--log", "--app") else 1
+    if place >= len(argv):
+        return list(argv), None, []
+    return list(argv[:place]), argv[place], list(argv[place + 1 :])
+
+
+def _version() -> str:
+    try:
+        return version("streams-engine")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+# ---- Values: each reader raises ArgumentTypeError with what to write ------------------------------------------------
+
+
+def _wrong(message: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(message)
+
+
+def no_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python would read and JSON does not have."""
+    raise ValueError(f"{name} is no JSON")
+
+
+def json_value(text: str) -> Any:
+    """A value in JSON."""
+    try:
+        return json.loads(text, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        hint = """; a text needs its quotes: '"text"'""" if re.fullmatch(r"[\w .-]+", text) else ""
+        raise _wrong(f"{_short(text)} is no JSON ({error}){hint}") from error
+
+
+def attribute(text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise _wrong(f"{_short(text)} is no KEY=VALUE, such as tenant=acme")
+    return key, value
+
+
+def run_id(text: str) -> str:
+    """The id of a run. Raises UsageError."""
+    check_run_id(text)
+    return text
+
+
+def seconds(text: str) -> float:
+    """A duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise _wrong(f"{_short(text)} is no number of seconds")
+    return value
+
+
+def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+    """A whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not minimum <= int(text) <= maximum:
+            raise _wrong(f"{_short(text)} is no whole number from {minimum} to {maximum}")
+        return int(text)
+
+    return read
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def log_url(args: argparse.Namespace) -> str:
+    """The log's address: the flag, the environment, or the default."""
+    url = getattr(args, "log", None) or os.environ.get("STREAMS_LOG") or LOG_DEFAULT
+    return str(url)

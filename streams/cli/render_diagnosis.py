@@ -1,0 +1,94 @@
+"""A diagnosis for a terminal: where the run stands, then what is uncertain, then what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from streams.cli.render import facts, local_time, status_text
+from streams.cli.terminal import error_text, plain, safe
+from streams.ops.diagnose import Diagnosis, DoneTask, OpenTask
+from streams.ops.texts import span
+
+__all__ = ["diagnosis"]
+
+
+def diagnosis(found: Diagnosis) -> Group:
+    """The whole of it."""
+    return Group(*_parts(found))
+
+
+def _parts(found: Diagnosis) -> Iterator[RenderableType]:
+    yield facts(_head(found))
+    if found.tasks_done or found.tasks_open:
+        yield _title("tasks")
+        yield Padding(_tasks(found), (0, 0, 0, 2))
+    if found.effects:
+        yield _title("effects that are out")
+        pairs = [(effect.effect, f"key {effect.key}, id {effect.effect_id}") for effect in found.effects]
+        yield Padding(facts(pairs), (0, 0, 0, 2))
+    if found.last_error is not None:
+        error = found.last_error
+        where = f" ({error.kind}, op {error.op})" if error.op else f" ({error.kind})"
+        yield _title("last error")
+        style = "red" if error.requires_operator else "yellow"
+        yield Padding(plain(error_text(error.code, error.message) + where, style), (0, 0, 0, 2))
+    told = ""
+    for advice in found.advice:
+        if advice.means != told:  # several parked ops often have one cause
+            yield _title("what to do")
+            yield Padding(plain(f"{advice.means} {advice.do}"), (0, 0, 0, 2))
+        told = advice.means
+        for command in advice.commands:
+            yield Padding(plain(command, "bold"), (0, 0, 0, 4))
+
+
+def _title(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def _head(found: Diagnosis) -> Iterator[tuple[str, Text | str]]:
+    name = f"{found.workflow}{f' v{found.version}' if found.version else ''}" if found.workflow else "not started"
+    yield "run", Text.assemble(plain(found.run_id, "bold"), f" ({safe(name)})")
+    yield (
+        "status",
+        Text.assemble(status_text({"status": found.status, "attention": found.attention}), f" at event {found.seq}"),
+    )
+    at = found.checkpoint
+    yield "checkpoint", f"{at.id}, {span(at.age_us)} ago" if at else "none yet; the run is its events"
+    yield "owner", plain(found.ownership.text, "" if found.ownership.current else "yellow")
+    if found.backlog:
+        yield "backlog", f"up to {found.backlog} commands of partition {found.partition} that no worker has taken yet"
+    for step in found.nexts:
+        yield "next", f"op {step.op}: {step.text}" if step.op else step.text
+
+
+def _tasks(found: Diagnosis) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for task in found.tasks_done:
+        grid.add_row(plain(task.op), plain(task.name), _done(task))
+    for open_ in found.tasks_open:
+        grid.add_row(plain(open_.op), plain(open_.name), _open(open_))
+    return grid
+
+
+def _done(task: DoneTask) -> Text:
+    style = "red" if task.outcome.startswith("failed") else "green"
+    attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
+    return Text.assemble((f"{safe(task.outcome)}{attempt}", style), (f" at {local_time(task.at, '%H:%M:%S')}", "dim"))
+
+
+def _open(task: OpenTask) -> Text:
+    if not task.started:
+        return plain(f"not started, {task.state}")
+    maybe = "; it may have done its work" if task.may_have_happened else ""
+    key = f" · key {safe(task.key)}" if task.key else ""
+    state = f"started, not done: attempt {task.attempt}, {task.state}"
+    return Text.assemble((state, "yellow"), (maybe, "bold yellow"), (key, "dim"))

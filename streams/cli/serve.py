@@ -1,0 +1,83 @@
+"""The verb `worker`: runs an app until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+
+from streams.authoring.app import App
+from streams.cli.loader import load_app
+from streams.cli.logs import open_log
+from streams.cli.parser import Verbs, log_url
+from streams.cli.terminal import complain, console, note, print_json, safe
+from streams.cli.watch import TerminalObserver
+from streams.runtime.worker import PartitionRefused, Worker
+
+__all__ = ["add"]
+
+
+def add(verbs: Verbs) -> None:
+    """Declare the verb."""
+    example = "streams worker examples/order.py:app"
+    parser = verbs.add("serve", "worker", _run, "run an app's workflows and tasks until stopped", example)
+    parser.add_argument("target", metavar="MODULE:APP", help="a file or a module, and the app in it")
+    parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
+
+
+def _run(args: argparse.Namespace) -> int:
+    app = load_app(args.target)
+    as_json = getattr(args, "json", False)
+    return asyncio.run(_serve(app, log_url(args), strict=args.strict, as_json=as_json))
+
+
+async def _serve(app: App, url: str, *, strict: bool, as_json: bool) -> int:
+    log = await open_log(url)
+    code = 0
+    try:
+        worker = Worker(app, log, observer=TerminalObserver(as_json=as_json), strict=strict)
+        _stop_on_signals(worker)
+        _greet(app, url, as_json=as_json)
+        await worker.run()
+    except PartitionRefused as error:
+        complain(str(error))
+        code = 1
+    finally:
+        await log.close()
+    _leave_if_held(code)
+    return code
+
+
+def _greet(app: App, url: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"kind": "worker", "app": app.name, "log": url, "pid": os.getpid()})
+    else:
+        console().print(f"worker of app {app.name} on {safe(url)} · Ctrl-C stops it", style="bold", soft_wrap=True)
+    sys.stdout.flush()
+
+
+def _stop_on_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    asked: list[int] = []
+
+    def on_signal(number: int) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            os._exit(128 + number)
+        note("stopping: tasks that run may finish; once more stops at once")
+        worker.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _leave_if_held(code: int) -> None:
+    """End here if a task's thread hangs: the interpreter would wait for it, and its work is handed back already."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others and threading.current_thread() is threading.main_thread():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
