@@ -16,6 +16,7 @@ from streams.client import Client
 from streams.kernel.run import Status, status_of
 from streams.log.port import Log
 from streams.observer import Observer
+from streams.runtime.collector import calm_collector
 from streams.runtime.worker import Worker
 
 __all__ = ["StreamsTarget"]
@@ -46,6 +47,7 @@ class StreamsTarget:
     async def start(self, folder: Path) -> None:
         """Open the log, and wait until every partition runs."""
         self._log = await open_log(self._url(folder))
+        calm_collector()  # as `streams worker` does
         self._worker = Worker(app.app, self._log, observer=self._watch)
         self._client = Client(self._log, app.app)
         self._working = asyncio.create_task(self._worker.run())

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from streams.authoring.app import App
 from streams.cli.loader import load_app
@@ -15,6 +16,7 @@ from streams.cli.logs import open_log
 from streams.cli.parser import Verbs, log_url
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch import TerminalObserver
+from streams.runtime.collector import calm_collector
 from streams.runtime.worker import PartitionRefused, Worker
 
 __all__ = ["add"]
@@ -31,7 +33,18 @@ def add(verbs: Verbs) -> None:
 def _run(args: argparse.Namespace) -> int:
     app = load_app(args.target)
     as_json = getattr(args, "json", False)
-    return asyncio.run(_serve(app, log_url(args), strict=args.strict, as_json=as_json))
+    calm_collector()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(app, log_url(args), strict=args.strict, as_json=as_json))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The loop of uvloop where the extra `speed` is installed, else asyncio's own."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(app: App, url: str, *, strict: bool, as_json: bool) -> int:

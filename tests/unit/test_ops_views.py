@@ -267,7 +267,7 @@ async def test_the_timeline_tells_the_story(world: World) -> None:
         'asks: {"question": "Approve?", "amount": "9.90"}',
         "resume refused: INPUT_INVALID: expected bool, got str at $.approved",
         'answered after 1 h: {"approved": true}',
-        'task pay started, attempt 1, key pay/o-1: [["o-1"]]',
+        'task pay started, attempt 1, key pay/o-1: ("o-1")',
         texts[10],
         'task pay completed by ada after 2.0 s: "p-1"',
         'effect paid out, key paid/o-1: {"status": "paid", "amount": "9.90"}',
