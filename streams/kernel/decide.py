@@ -27,11 +27,11 @@ from streams.kernel.draft import Draft
 from streams.kernel.drive import block, cancel_body, conform_answer, deliver, follow, next_signal, unblock
 from streams.kernel.driver import Driver
 from streams.kernel.events import Event
-from streams.kernel.fault import FAULTS, Fault, as_fault
+from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
 from streams.kernel.inputs import Due, Env, Input, Noted, Outcome, Returned
 from streams.kernel.run import OpPhase, OpState, Phase, Run, is_terminal
 
-__all__ = ["EARLY_INPUTS_MAX", "Decision", "decide", "stop_run"]
+__all__ = ["EARLY_INPUTS_MAX", "Decision", "decide", "refuse", "stop_run"]
 
 EARLY_INPUTS_MAX = 100
 """Inputs that a run keeps before it is started (design 6)."""
@@ -51,14 +51,20 @@ def decide(definitions: Definitions, run: Run, live: Driver | None, input_: Inpu
     A command always leaves at least one record, so that its sender learns what became of it. After an aborted commit
     the caller closes `live` and goes on from the older `run`.
     """
-    draft = Draft(definitions, run, live, env)
+    draft = _draft(definitions, run, live, input_, env)
     _take(draft, input_)
     return Decision(draft.run, draft.events, draft.live)
 
 
-def _take(draft: Draft, input_: Input) -> None:
+def _draft(definitions: Definitions, run: Run, live: Driver | None, input_: Input, env: Env) -> Draft:
+    draft = Draft(definitions, run, live, env)
     if isinstance(input_, Command):
         draft.offset = input_.offset
+    return draft
+
+
+def _take(draft: Draft, input_: Input) -> None:
+    if isinstance(input_, Command):
         _on_command(draft, input_)
     elif isinstance(input_, Outcome):
         on_outcome(draft, input_)
@@ -80,15 +86,23 @@ def stop_run(  # noqa: PLR0917 - the arguments of `decide`, and why
     The input is held, as any input of a blocked run is; a command to a run that is not active is refused. `run` must be
     the state before the input.
     """
-    draft = Draft(definitions, run, None, env)
+    draft = _draft(definitions, run, None, input_, env)
     if run.phase is Phase.ACTIVE:
-        draft.offset = input_.offset if isinstance(input_, Command) else None
         block(draft, Fault(code, message))
         if not isinstance(input_, Command) or not isinstance(input_.request, cmd.Retry):
             _take(draft, input_)
     elif isinstance(input_, Command):
-        draft.offset = input_.offset
         _reject(draft, input_, code, message)
+    return Decision(draft.run, draft.events, None)
+
+
+def refuse(  # noqa: PLR0917 - the arguments of `decide`, and why
+    definitions: Definitions, run: Run, command: Command, env: Env, code: str, message: str
+) -> Decision:
+    """Turn a command down instead of deciding: code of the user's types raised something on its value."""
+    draft = Draft(definitions, run, None, env)
+    draft.offset = command.offset
+    _reject(draft, command, code, message)
     return Decision(draft.run, draft.events, None)
 
 
@@ -110,7 +124,8 @@ def _on_command(draft: Draft, command: Command) -> None:
 
 
 def _reject(draft: Draft, command: Command, code: str, message: str) -> None:
-    draft.emit(ev.CommandRejected(command.type, code, message, command.command_id))
+    draft.offset = command.offset  # also behind other events: it is the name of a record without a seq
+    draft.emit(ev.CommandRejected(command.type, code, text_of(message), command.command_id))
 
 
 def _require_open(draft: Draft, command: Command) -> None:

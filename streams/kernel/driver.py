@@ -389,7 +389,7 @@ class Driver:
         self._dead_calls = 0
         self._current = None
         closed = [close_quietly(branch.coro) for branch in reversed(self._branches) if not branch.done]
-        if all(closed):
+        if self._branches and all(closed):  # a second call finds nothing to do
             # Nothing can call any more. Ops point back here; letting go of them spares the collector of cycles.
             self._leaves.clear()
             self._ready.clear()

@@ -91,5 +91,12 @@ class Event(NamedTuple):
 
 
 def event_id(event: Event) -> str:
-    """Identity and seq, so that a redo of the same decision gives the same id; offset for records without a seq."""
-    return f"{event.identity}/{event.seq}" if event.seq is not None else f"{event.identity}/@{event.offset}"
+    """Identity and seq, so that a redo of the same decision gives the same id; what has no seq has its own place.
+
+    Never change it: readers of the log know a repeated event by it.
+    """
+    if event.seq is not None:
+        return f"{event.identity}/{event.seq}"
+    if isinstance(event.body, ev.OutcomeLate):
+        return f"{event.identity}/late/{event.body.op}/{event.body.attempt}"
+    return f"{event.identity}/@{event.offset}"

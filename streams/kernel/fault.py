@@ -22,6 +22,8 @@ __all__ = [
     "text_of",
 ]
 
+_TEXT_CHARS_MAX = 2_000
+
 Command = OpScheduled | EffectEmitted | OpWithdrawn
 """What code can do in answer to a delivery."""
 
@@ -111,11 +113,12 @@ def bug(error: BaseException) -> str:
 
 
 def text_of(error: object) -> str:
-    """The text of an exception or of what stands for its message."""
+    """The text of an exception or of what stands for its message, as every log can hold it."""
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything, and the run must still say what happened
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - a user's __str__ may raise anything, and the run must still say what happened
         return "(its message cannot be shown)"
+    return text[:_TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def _place(error: BaseException) -> str:

@@ -95,7 +95,8 @@ class OpPhase(StrEnum):
                               │  └── backoff ◀─┐      due
                               ├───────────────┘      a failed or returned attempt
                               └──▶ parked ──retry──▶ running
-    any:   ──▶ held, when the outcome arrives at a blocked run; settled when the run goes on
+    any:   ──▶ held, when the outcome arrives at a blocked run; settled when the run goes on. A task that is withdrawn
+           while no attempt runs is held too, and settled at once where the run is not blocked
     """
 
     WAITING = "waiting"

@@ -11,7 +11,7 @@ from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.changes import base_bytes, decode_base
 from streams.kernel.commands import Command
-from streams.kernel.decide import Decision, decide
+from streams.kernel.decide import Decision, decide, stop_run
 from streams.kernel.driver import Driver
 from streams.kernel.events import DELIVERIES, Event, event_id
 from streams.kernel.evolve import evolve
@@ -116,11 +116,22 @@ class Harness:
             if replayed.live is not None:
                 replayed.live.close()
         self.live = decision.live
+        return self._adopt(before, input_, decision)
+
+    def stop(self, input_: Input, code: str = "VALUE_TOO_LARGE") -> list[Event]:
+        """What the runtime does when a decision could not be written."""
+        self.evict()
+        before = self.run
+        return self._adopt(
+            before, input_, stop_run(self.definitions, before, input_, self.env(), code, "it could not be written")
+        )
+
+    def _adopt(self, before: Run, input_: Input, decision: Decision) -> list[Event]:
         self.run = decision.run
         if isinstance(input_, Command):
             assert decision.events, "a command left no record"
             assert decision.events[0].offset == input_.offset
-            assert all(event.offset is None for event in decision.events[1:])
+            assert all(event.offset is None or event.seq is None for event in decision.events[1:])
         self._check_events(before, decision.events)
         self._check_state()
         return decision.events
@@ -283,6 +294,8 @@ class Harness:
             assert event.run_id == self.run_id
             assert event.epoch == self.epoch
             if event.seq is None:
+                ids = {event_id(record) for record in self.records if isinstance(record.body, ev.CommandRejected)}
+                assert event_id(event) not in ids
                 self.records.append(event)
                 assert isinstance(event.body, (ev.CommandRejected, ev.OutcomeLate))
                 continue

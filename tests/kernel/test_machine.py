@@ -218,6 +218,19 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: self.active)
     @rule(data=st.data(), kind=st.sampled_from(["outcome", "due", "cancel", "signal", "answer", "retry"]))
     def abort(self, data: st.DataObject, kind: str) -> None:
+        input_ = self._input(data, kind)
+        if input_ is not None:
+            self.harness.abort(input_)
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data(), kind=st.sampled_from(["outcome", "due", "signal", "answer", "retry"]), sure=st.integers(0, 3))
+    def stop(self, data: st.DataObject, kind: str, sure: int) -> None:
+        input_ = self._input(data, kind)
+        if input_ is not None and sure == 3:
+            self.harness.offset += 1
+            self.harness.stop(input_)
+
+    def _input(self, data: st.DataObject, kind: str) -> Any:
         run = self.harness
         op = self._op(data)
         requests: dict[str, Any] = {
@@ -227,9 +240,10 @@ class Runs(RuleBasedStateMachine):
             "retry": cmd.Retry(),
         }
         if kind in requests:
-            run.abort(Command("r", requests[kind], "aborted", run.offset))
-        elif op is not None:
-            run.abort(Due(op) if kind == "due" else Outcome(op, run.run.ops[op].attempt, b"3"))
+            return Command("r", requests[kind], f"x{len(run.log)}", run.offset)
+        if op is None or (kind == "outcome" and run.run.ops[op].name.startswith("graph.")):
+            return None
+        return Due(op) if kind == "due" else Outcome(op, run.run.ops[op].attempt, b"3")
 
     @precondition(lambda self: self.active)
     @rule(variant=st.sampled_from(BAD))
