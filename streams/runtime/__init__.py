@@ -1,0 +1,1 @@
+"""The worker: owns partitions, takes turns, commits them, and runs tasks."""

@@ -1,0 +1,63 @@
+"""Named crash points: places where a test or a demo can end the process. They cost one comparison when unused.
+
+`STREAMS_CRASH_AT=POINT[:N]` ends the process with SIGKILL at the N-th time that it passes the point.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+from streams.errors import UsageError
+
+__all__ = ["POINTS", "install", "install_from", "passing"]
+
+POINTS = frozenset(
+    {
+        "turn.taken",
+        "turn.decided",
+        "commit.before",
+        "commit.after",
+        "turn.adopted",
+        "task.started",
+        "task.returned",
+        "acquire.claimed",
+        "acquire.restored",
+        "release.before",
+    }
+)
+
+_hooks: list[Callable[[str], None]] = []
+
+
+def passing(point: str) -> None:
+    """Tell the hook, if there is one, that `point` is passed. A task's points end in `/TASKNAME`."""
+    if _hooks:
+        _hooks[0](point)
+
+
+def install(hook: Callable[[str], None] | None) -> None:
+    """Set or remove the hook of this process."""
+    _hooks[:] = [] if hook is None else [hook]
+
+
+def install_from(environment: Mapping[str, str]) -> None:
+    """Set the hook that `STREAMS_CRASH_AT` asks for. Raises `UsageError` for a point that does not exist."""
+    wanted = environment.get("STREAMS_CRASH_AT")
+    if not wanted:
+        return
+    place, _, count = wanted.partition(":")
+    if place.partition("/")[0] not in POINTS or (count and not count.isdigit()):
+        message = f"STREAMS_CRASH_AT={wanted!r}: use POINT[:N] with one of {', '.join(sorted(POINTS))}"
+        raise UsageError(message)
+    left = int(count or "1")
+
+    def hook(point: str) -> None:
+        nonlocal left
+        if point == place or point.partition("/")[0] == place:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    install(hook)

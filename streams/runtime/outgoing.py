@@ -1,0 +1,130 @@
+"""Records that leave with a turn: events, effects, dead letters, and the end of a run that cannot be folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from streams.errors import WireError
+from streams.kernel import bodies as ev
+from streams.kernel.events import Event
+from streams.kernel.run import Phase, Run
+from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
+from streams.runtime.failures import plain_text
+from streams.wire.keys import ID_BYTES_MAX
+from streams.wire.records import DeadLetter, EffectMessage, encode_dead_letter, encode_effect, encode_event
+from streams.wire.topics import Topics
+
+__all__ = [
+    "RECORD_OVERHEAD",
+    "Stop",
+    "Unwritable",
+    "dead_letter_of",
+    "effect_record",
+    "encode_events",
+    "end_damaged",
+    "letter_record",
+    "rejection_record",
+]
+
+RECORD_OVERHEAD = 256
+"""What a record takes beside its value, in bytes: the key, which is a run id."""
+
+
+class Stop(NamedTuple):
+    """Why a run is to be blocked instead of decided for."""
+
+    code: str
+    message: str
+
+
+class Unwritable(Exception):
+    """An event of a decision can never be written."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.stop = Stop(code, message)
+
+
+def encode_events(events: Iterable[Event]) -> list[bytes]:
+    """The events of a decision as bytes. Raises `Unwritable`."""
+    try:
+        encoded = [encode_event(event) for event in events]
+    except (WireError, UnicodeEncodeError) as error:
+        message = f"an event of the run cannot be written: {plain_text(error)}"
+        raise Unwritable("VALUE_NOT_STORABLE", message) from error
+    size = max(map(len, encoded), default=0)
+    if size > RECORD_BYTES_MAX - RECORD_OVERHEAD:
+        message = f"an event of {size} bytes is over the limit of a record; keep references instead"
+        raise Unwritable("VALUE_TOO_LARGE", message)
+    return encoded
+
+
+def effect_record(topics: Topics, partition: int, run: Run, event: Event, body: ev.EffectEmitted) -> NewRecord:
+    """The outbox message of an effect; its key is the run's, so a subscriber sees a run's effects in order."""
+    message = EffectMessage(
+        effect_id=f"{event.identity}/{body.op}",
+        run_id=event.run_id,
+        effect=body.effect,
+        payload=body.payload,
+        idempotency_key=body.key,
+        epoch=event.epoch,
+        at=event.at,
+        workflow=run.workflow,
+        version=run.version,
+        op=body.op,
+    )
+    headers = (("streams-idempotency-key", body.key.encode()), ("streams-effect-id", message.effect_id.encode()))
+    return NewRecord(topics.effect(body.effect), partition, event.run_id.encode(), encode_effect(message), headers)
+
+
+def dead_letter_of(record: Record, reason: str, now: int, code: str = "") -> DeadLetter:
+    """What is known of a record that is no command."""
+    return DeadLetter(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        reason=reason,
+        key=record.key,
+        value=record.value,
+        at=now,
+        code=code,
+        headers=record.headers,
+    )
+
+
+def letter_record(topics: Topics, letter: DeadLetter) -> NewRecord:
+    """A dead letter as a record. A foreign key may be of any size; the letter inside keeps more of it."""
+    key = None if letter.key is None else letter.key[:ID_BYTES_MAX]
+    return NewRecord(topics.dead_letters, letter.partition, key, encode_dead_letter(letter))
+
+
+def rejection_record(topics: Topics, letter: DeadLetter, epoch: int) -> NewRecord:
+    """The event that shows a dead letter's offset as applied, should the lease and the group's offset be lost."""
+    key = (letter.key or b"")[:ID_BYTES_MAX]
+    run_id = key.decode("utf-8", "backslashreplace")
+    body = ev.CommandRejected("?", letter.code or "DEAD_LETTER", letter.reason)
+    event = Event(run_id, f"?@{letter.offset}", None, letter.at, None, letter.offset, epoch, body)
+    return NewRecord(topics.events, letter.partition, key, encode_event(event))
+
+
+def end_damaged(run: Run, offset: int, now: int, epoch: int) -> tuple[Run, Event]:
+    """End a run that cannot be folded, by an operator's force: an event after all that were seen, and the state."""
+    at = max(now, run.at)
+    event = Event(run.run_id, run.identity, run.seq + 1, at, None, offset, epoch, ev.RunCancelled(forced=True))
+    blank = Run(run.run_id, run.identity)
+    ended = blank._replace(
+        workflow=run.workflow,
+        version=run.version,
+        code=run.code,
+        phase=Phase.CANCELLED,
+        seq=run.seq + 1,
+        at=at,
+        started_at=run.started_at,
+        epoch=epoch,
+        offset=offset,
+        input_hash=run.input_hash,
+        attributes=run.attributes,
+        cancel_requested=True,
+    )
+    return ended, event

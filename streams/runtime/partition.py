@@ -1,0 +1,91 @@
+"""One owned partition: its runs, its epoch, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streams.kernel.driver import Driver
+    from streams.kernel.run import Run
+
+__all__ = ["Hot", "Partition", "PartitionState"]
+
+
+class PartitionState(StrEnum):
+    """The life of an owned partition.
+
+    created ──▶ restoring ──▶ running ──▶ draining ──▶ closed
+                  │    ▲          │                      ▲
+                  ▼    │          └──── lost, fenced ────┤
+                refused ─────────────────────────────────┘
+    """
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    DRAINING = "draining"
+    REFUSED = "refused"
+    CLOSED = "closed"
+
+
+_S = PartitionState
+_NEXT: Mapping[PartitionState, frozenset[PartitionState]] = {
+    _S.CREATED: frozenset({_S.RESTORING, _S.CLOSED}),
+    _S.RESTORING: frozenset({_S.RUNNING, _S.REFUSED, _S.CLOSED}),
+    _S.REFUSED: frozenset({_S.RESTORING, _S.CLOSED}),
+    _S.RUNNING: frozenset({_S.DRAINING, _S.CLOSED}),
+    _S.DRAINING: frozenset({_S.CLOSED}),
+    _S.CLOSED: frozenset(),
+}
+
+
+class Hot:
+    """A run in memory: its committed state, the cached coroutine, and what no checkpoint covers yet."""
+
+    __slots__ = ("checkpoint_bytes", "damaged", "first_at", "first_offset", "live", "run", "since_bytes")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.live: Driver | None = None
+        self.since_bytes = 0
+        self.checkpoint_bytes = 0
+        self.first_offset: int | None = None
+        """Where the first event lies that no committed checkpoint covers."""
+        self.first_at = 0
+        self.damaged: str | None = None
+        """Why the run cannot be folded, where it cannot."""
+
+
+class Partition:
+    """A partition under one incarnation. A later assignment of the same number is another object."""
+
+    def __init__(self, number: int, incarnation: int) -> None:
+        self.number = number
+        self.incarnation = incarnation
+        self.state = PartitionState.CREATED
+        self.epoch = 0
+        self.topic_id = ""
+        self.runs: dict[str, Hot] = {}
+        self.applied = 0
+        """The next command to apply: everything below it has had its outcome committed."""
+        self.events_end = 0
+        """One past the last event known to be committed."""
+
+    def move(self, state: PartitionState) -> None:
+        """Go to the next state; a move that the diagram does not have is a programming error."""
+        if state not in _NEXT[self.state]:
+            message = f"partition {self.number} cannot go from {self.state} to {state}"
+            raise AssertionError(message)
+        self.state = state
+
+    @property
+    def running(self) -> bool:
+        """Whether turns may be taken for it."""
+        return self.state is PartitionState.RUNNING
+
+    def tail(self) -> int:
+        """Every event below this offset is covered by a committed checkpoint."""
+        firsts = [hot.first_offset for hot in self.runs.values() if hot.first_offset is not None]
+        return min(firsts, default=self.events_end)

@@ -1,0 +1,210 @@
+"""Acquiring a partition: find the true end, claim, restore. The order is the guarantee (design 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from streams.errors import LogDamaged, WireError
+from streams.kernel.bodies import RunExpired
+from streams.kernel.evolve import evolve
+from streams.kernel.run import Run, blank, is_terminal
+from streams.log.port import Log, Member, Record, Span, TopicPartition
+from streams.runtime.partition import Hot, Partition
+from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
+from streams.wire.topics import Topics
+
+__all__ = ["Found", "find_ends", "read_lease", "restore", "stable_offset"]
+
+_CHUNK = 5_000
+_PATIENCE_SECONDS = 1.0
+_READ_SECONDS = 0.02
+"""Short, because what is left before the end may be a hole, for which no record will ever come."""
+
+
+class Found(NamedTuple):
+    """What a restore brought: runs in memory, the first free epoch it saw, and damaged runs with the bad offset."""
+
+    epoch_seen: int
+    applied: int
+    damaged: list[tuple[Hot, int]]
+
+
+async def stable_offset(member: Member, partition: int, settle: Callable[[], Awaitable[None]]) -> int | None:
+    """The group's offset, which a pending transaction of the last owner withholds; `settle` ends one that stays."""
+    asked = asyncio.ensure_future(member.committed(partition))
+    try:
+        done, _ = await asyncio.wait([asked], timeout=_PATIENCE_SECONDS)
+        if not done:
+            await settle()
+        return await asked
+    finally:
+        asked.cancel()
+
+
+async def find_ends(log: Log, topics: Topics, partition: int, settle: Callable[[], Awaitable[None]]) -> dict[str, Span]:
+    """Capture the read_uncommitted ends of events, checkpoints and leases, and wait until readers see up to them.
+
+    After an acknowledged commit its markers appear per partition with a delay, so the visible end is not the end. If
+    it takes over a second, `settle` ends what the last owner left open; then the wait goes on.
+    """
+    names = (topics.events, topics.checkpoints, topics.leases)
+    ends = {name: await log.span(name, partition, "read_uncommitted") for name in names}
+    waited = 0.0
+    settled = False
+    for name, span in ends.items():
+        while (await log.span(name, partition)).end < span.end:
+            if waited > _PATIENCE_SECONDS and not settled:
+                settled = True
+                await settle()
+            await asyncio.sleep(0.005)
+            waited += 0.005
+    return ends
+
+
+async def read_lease(log: Log, topics: Topics, partition: int, span: Span) -> Lease | None:
+    """The last lease of the partition. Raises `LogDamaged` for one that cannot be read."""
+    last: Record | None = None
+    async for record in _records(log, TopicPartition(topics.leases, partition), span.start, span.end):
+        if record.key == str(partition).encode():
+            last = record
+    if last is None or last.value is None:
+        return None
+    try:
+        return decode_lease(last.value)
+    except WireError as error:
+        message = (
+            f"the lease of partition {partition} at offset {last.offset} cannot be read: {error}. Delete it (a null "
+            "under its key) to have it made good from the events"
+        )
+        raise LogDamaged(message) from error
+
+
+async def restore(log: Log, topics: Topics, partition: Partition, tail: int, ends: Mapping[str, Span]) -> Found:
+    """Checkpoints, then events from `tail` on, up to the captured ends. Raises `LogDamaged` where the tail is gone."""
+    events = ends[topics.events]
+    if events.start > tail or events.end < tail:
+        message = (
+            f"partition {partition.number}: the events from offset {tail} on are needed, and the log holds "
+            f"{events.start} to {events.end}. Restore the topic {topics.events} from a copy, or rebuild"
+        )
+        raise LogDamaged(message)
+    await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
+    found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, events.end)
+    partition.events_end = events.end
+    return found
+
+
+async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span: Span) -> None:
+    latest: dict[bytes, bytes] = {}
+    offsets: dict[bytes, int] = {}
+    place = TopicPartition(topics.checkpoints, partition.number)
+    async for record in _records(log, place, span.start, span.end):
+        if record.key is None:
+            continue
+        if record.value is None:
+            latest.pop(record.key, None)
+        else:
+            latest[record.key] = record.value
+            offsets[record.key] = record.offset
+    for count, (key, value) in enumerate(latest.items()):
+        _add_checkpoint(partition, key, value, offsets[key])
+        if count % _CHUNK == _CHUNK - 1:
+            await asyncio.sleep(0)
+
+
+def _add_checkpoint(partition: Partition, key: bytes, value: bytes, offset: int) -> None:
+    run_id = key.decode("utf-8", "backslashreplace")
+    try:
+        state = decode_checkpoint(value)
+    except WireError as error:
+        state = Damaged(run_id, offset, f"its checkpoint at offset {offset} cannot be read: {error}")
+    if isinstance(state, Damaged):
+        hot = Hot(blank(run_id, state.offset))
+        hot.damaged = state.reason
+    else:
+        hot = Hot(state)
+        hot.checkpoint_bytes = len(value)
+    partition.runs[run_id] = hot
+
+
+async def _read_events(log: Log, partition: Partition, place: TopicPartition, tail: int, end: int) -> Found:
+    epoch, applied, count = 0, 0, 0
+    damaged: dict[str, tuple[Hot, int]] = {}
+    async for record in _records(log, place, tail, end):
+        count += 1
+        if count % _CHUNK == 0:
+            await asyncio.sleep(0)
+        seen = _fold(partition, record, damaged)
+        epoch, applied = max(epoch, seen[0]), max(applied, seen[1])
+    return Found(epoch, applied, list(damaged.values()))
+
+
+def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, int]]) -> tuple[int, int]:
+    """Fold one event; return its epoch, and the next command to apply that it shows."""
+    run_id = (record.key or b"").decode("utf-8", "backslashreplace")
+    try:
+        event = decode_event(record.value if record.value is not None else b"")
+    except WireError as error:
+        _damage(partition, run_id, record, f"the event at offset {record.offset} cannot be read: {error}", damaged)
+        return 0, 0
+    shown = (event.epoch, 0 if event.offset is None else event.offset + 1)
+    if event.seq is None:
+        return shown
+    hot = partition.runs.get(event.run_id)
+    if hot is not None and _opened_at(event.identity) < _opened_at(hot.run.identity):
+        return shown  # of a run that has expired, whose name another one has now
+    if isinstance(event.body, RunExpired):
+        partition.runs.pop(event.run_id, None)
+        damaged.pop(event.run_id, None)
+        return shown
+    if hot is None:
+        hot = Hot(Run(run_id=event.run_id, identity=event.identity))
+    if event.seq <= hot.run.seq or hot.damaged is not None:
+        if hot.damaged is not None and event.seq > hot.run.seq:
+            hot.run = hot.run._replace(seq=event.seq, at=max(event.at, hot.run.at), epoch=event.epoch)
+        return shown
+    if is_terminal(hot.run):
+        return shown  # nothing changes a run that has ended
+    try:
+        hot.run = evolve(hot.run, event)
+    except ValueError as error:
+        _damage(partition, event.run_id, record, str(error), damaged)
+        return shown
+    hot.since_bytes += len(record.value or b"")
+    if hot.first_offset is None:
+        hot.first_offset, hot.first_at = record.offset, event.at
+    partition.runs[event.run_id] = hot
+    return shown
+
+
+def _opened_at(identity: str) -> int:
+    """The offset of the command that opened the run."""
+    offset = identity.rpartition("@")[2]
+    return int(offset) if offset.isdecimal() else -1
+
+
+def _damage(
+    partition: Partition, run_id: str, record: Record, reason: str, damaged: dict[str, tuple[Hot, int]]
+) -> None:
+    hot = partition.runs.setdefault(run_id, Hot(blank(run_id, record.offset)))
+    if hot.damaged is None and not is_terminal(hot.run):
+        hot.damaged = reason
+        if hot.first_offset is None:
+            hot.first_offset = record.offset  # until its `damaged` checkpoint is committed
+        damaged[run_id] = (hot, record.offset)
+
+
+async def _records(log: Log, place: TopicPartition, start: int, end: int) -> AsyncIterator[Record]:
+    """The visible records of a partition from `start` up to the captured `end`; holes do not end it."""
+    if start >= end:
+        return
+    reader = log.reader({place: start})
+    try:
+        while reader.position(place) < end:
+            for record in await reader.read(_CHUNK, _READ_SECONDS):
+                if record.offset < end:
+                    yield record
+    finally:
+        await reader.close()

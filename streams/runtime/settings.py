@@ -1,0 +1,45 @@
+"""How a worker behaves; every limit of the runtime stands here, with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streams.wire.topics import PARTITIONS_DEFAULT
+
+__all__ = ["WorkerSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Defaults are meant for production; tests shorten the times."""
+
+    partitions: int = PARTITIONS_DEFAULT
+    """Partition count of topics that the worker creates."""
+    loop_slots: int = 2_000
+    """Async tasks that run at once."""
+    thread_slots: int = 256
+    """Plain-function tasks that run at once, each in a thread."""
+    stop_seconds: float = 10.0
+    """How long a graceful stop waits for running tasks; what still runs then is handed back."""
+    drain_seconds: float = 5.0
+    """The budget of giving partitions up in a rebalance, shared by all its steps."""
+    turn_inputs_max: int = 2_000
+    """Inputs of one turn, and so of one transaction."""
+    turn_bytes_max: int = 16_000_000
+    """Encoded bytes after which a turn takes no further input."""
+    inbox_max: int = 10_000
+    """Inputs waiting for a turn, beyond which no commands are polled."""
+    live_runs_max: int = 4_000
+    """Coroutines kept in memory as a cache; about 8 KB each."""
+    checkpoint_bytes_min: int = 4_096
+    """Events since the last checkpoint, in bytes, below which no new one is written."""
+    sweep_seconds: float = 900.0
+    """How often old events without a checkpoint get one."""
+    checkpoint_age_seconds: float = 3_600.0
+    """The age that no event without a checkpoint outlives."""
+    early_input_seconds: float = 86_400.0
+    """How long input waits for a run that is not started."""
+    drive_seconds: float = 5.0
+    """How long workflow code may run without waiting for anything, before it is stopped and its run blocked."""
+    retry_refused_seconds: float = 30.0
+    """When a refused partition is tried again."""

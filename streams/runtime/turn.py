@@ -1,0 +1,380 @@
+"""One turn: decide for everything that has arrived, and gather the records of one transaction. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streams.kernel import bodies as ev
+from streams.kernel.commands import Cancel, Command
+from streams.kernel.decide import Decision, decide, refuse, stop_run
+from streams.kernel.events import Event
+from streams.kernel.inputs import Due, Env, Input
+from streams.kernel.run import blank, is_terminal
+from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
+from streams.runtime import crash
+from streams.runtime.engine import Engine
+from streams.runtime.failures import plain_text
+from streams.runtime.guard import DriveTooLong
+from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
+from streams.runtime.leases import lease_record
+from streams.runtime.outgoing import (
+    RECORD_OVERHEAD,
+    Stop,
+    Unwritable,
+    dead_letter_of,
+    effect_record,
+    encode_events,
+    end_damaged,
+    letter_record,
+    rejection_record,
+)
+from streams.runtime.partition import Hot, Partition
+from streams.runtime.sweep import early_letters, is_forgotten, overdue
+from streams.runtime.working import Start, Timer, Working
+from streams.wire.partitioner import partition_of
+from streams.wire.records import (
+    CommandUnreadable,
+    Damaged,
+    DeadLetter,
+    decode_command,
+    encode_checkpoint,
+    encode_event,
+)
+
+__all__ = ["Turn"]
+
+_ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
+
+
+class Turn:
+    """Decisions and records of one transaction. Nothing in it counts before `adopt`."""
+
+    def __init__(self, engine: Engine, slots: dict[str, int]) -> None:
+        self.engine = engine
+        self.records: list[NewRecord] = []
+        self.owners: list[Working | None] = []
+        self.working: dict[tuple[int, str], Working] = {}
+        self.applied: dict[int, int] = {}
+        self.partitions: dict[int, Partition] = {}
+        self.starts: list[Start] = []
+        self.timers: list[Timer] = []
+        self.stops: list[tuple[Partition, str]] = []
+        self.told: list[tuple[Event, str]] = []
+        """Events to tell of, each with the name of the task that it is about."""
+        self.letters: list[DeadLetter] = []
+        self.skipped: dict[int, int] = {}
+        self.bytes = 0
+        self._damages: list[Damage] = []
+        self._slots = slots
+        self._envs: dict[int, Env] = {}
+        self._now = engine.clock.now_us()
+
+    # -- taking inputs -------------------------------------------------------------------------------------------
+
+    def take(self, items: Sequence[Item], *, stopped: dict[tuple[int, str], str] | None = None) -> int:
+        """Decide for each input in order, as long as there is room; return how many were taken.
+
+        `stopped` names runs to be blocked instead, with the reason.
+        """
+        taken = 0
+        with self.engine.guard.hidden():
+            for item in items:
+                if self.bytes > self.engine.settings.turn_bytes_max:
+                    break
+                taken += 1
+                self.partitions[item.partition.number] = item.partition
+                if isinstance(item, Arrived):
+                    self._arrived(item.partition, item.record, stopped or {})
+                elif isinstance(item, Happened):
+                    self._happened(item.partition, item.run_id, item.input, stopped or {})
+                elif isinstance(item, Damage):
+                    self._note_damage(item)
+        # Sweeps come last: a checkpoint made before other inputs of the turn would not cover what they lead to.
+        for item in items[:taken]:
+            if isinstance(item, Sweep):
+                self._sweep(item.partition)
+        self._checkpoints()
+        return taken
+
+    def _arrived(self, partition: Partition, record: Record, stopped: dict[tuple[int, str], str]) -> None:
+        if record.offset < self.applied.get(partition.number, partition.applied):
+            self.skipped[partition.number] = self.skipped.get(partition.number, 0) + 1
+            return
+        try:
+            command = self._decode(partition, record)
+        except CommandUnreadable as error:
+            self._dead(partition, record, error.message, error.code)
+        else:
+            hot = partition.runs.get(command.run_id)
+            if hot is not None and hot.damaged is not None and (partition.number, command.run_id) not in self.working:
+                self._damaged(partition, record, hot, command)
+            else:
+                self._happened(partition, command.run_id, command, stopped)
+        self.applied[partition.number] = record.offset + 1
+
+    def _decode(self, partition: Partition, record: Record) -> Command:
+        default_id = f"{partition.topic_id}/{partition.number}/{record.offset}"
+        command = decode_command(record.key, record.value, default_id=default_id, offset=record.offset)
+        right = partition_of(record.key or b"", self.engine.partitions)
+        if right != partition.number:
+            message = (
+                f"run {command.run_id!r} belongs to partition {right}, and its command came on {partition.number}; "
+                "use the murmur2 partitioner with the run id as key"
+            )
+            raise CommandUnreadable("WRONG_PARTITION", message)
+        return command
+
+    def _working(self, partition: Partition, run_id: str, input_: Input) -> Working | None:
+        working = self.working.get((partition.number, run_id))
+        if working is None:
+            hot = partition.runs.get(run_id)
+            if hot is None:
+                if not isinstance(input_, Command):
+                    return None
+                hot = Hot(blank(run_id, input_.offset))
+            elif hot.damaged is not None:
+                return None
+            working = self.working[partition.number, run_id] = Working(partition, hot)
+        return working
+
+    def _happened(self, partition: Partition, run_id: str, input_: Input, stopped: dict[tuple[int, str], str]) -> None:
+        working = self._working(partition, run_id, input_)
+        if working is None:
+            return
+        if working.run.seq == 0 and isinstance(input_, Command):
+            working.run = blank(run_id, input_.offset)
+        reason = stopped.get((partition.number, run_id))
+        decision = self._decide(working, input_, None if reason is None else Stop("VALUE_TOO_LARGE", reason))
+        try:
+            encoded = encode_events(decision.events)
+        except Unwritable as unwritable:
+            working.live = decision.live
+            self._drop_live(working)
+            decision = self._decide(working, input_, unwritable.stop)
+            encoded = encode_events(decision.events)
+        working.run, working.live, working.touched = decision.run, decision.live, True
+        for event, data in zip(decision.events, encoded, strict=True):
+            self._add_event(working, event, data)
+        if isinstance(input_, Due) and not decision.events:
+            self._wait_on(working, input_.op)
+
+    def _wait_on(self, working: Working, op_id: str) -> None:
+        """The clock went back between the timer and the turn, or the op has another time by now: wait for that."""
+        op = working.run.ops.get(op_id)
+        if op is not None and op.due is not None and op.due > self._now:
+            self.timers.append(Timer(op.due, working.partition, working.run.run_id, op_id))
+
+    def _decide(self, working: Working, input_: Input, stop: Stop | None) -> Decision:
+        engine, run, env = self.engine, working.run, self._env(working.partition)
+        if stop is None:
+            try:
+                with engine.guard.timed():
+                    return decide(engine.definitions, run, working.live, input_, env)
+            except DriveTooLong as error:
+                stop = Stop("WORKFLOW_BUG", str(error))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code outside a drive: types, keys, reducers
+                stop = Stop("WORKFLOW_BUG", f"{type(error).__name__} while deciding: {plain_text(error)}")
+                if isinstance(input_, Command):
+                    self._drop_live(working)
+                    return refuse(engine.definitions, run, input_, env, "INPUT_INVALID", stop.message)
+            self._drop_live(working)
+        return stop_run(engine.definitions, run, input_, env, *stop)
+
+    def _drop_live(self, working: Working) -> None:
+        if working.live is not None:
+            self.engine.close(working.live)
+            working.live = None
+
+    def _env(self, partition: Partition) -> Env:
+        env = self._envs.get(partition.number)
+        if env is None:
+            engine = self.engine
+            env = Env(self._now, partition.epoch, engine.owner, engine.codec, self._slots, engine.entropy)
+            self._envs[partition.number] = env
+        return env
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def _add(self, record: NewRecord, working: Working | None) -> None:
+        self.records.append(record)
+        self.owners.append(working)
+        self.bytes += len(record.value or b"")
+
+    def _add_event(self, working: Working, event: Event, data: bytes) -> None:
+        partition = working.partition
+        if working.first is None and event.seq is not None:
+            working.first = len(self.records)
+        working.event_bytes += len(data)
+        key = event.run_id.encode()
+        self._add(NewRecord(self.engine.topics.events, partition.number, key, data), working)
+        self._project(working, event)
+
+    def _project(self, working: Working, event: Event) -> None:
+        """Effects, dispatches, timers and stop requests are projections of events: nothing else leaves."""
+        body = event.body
+        partition, run_id = working.partition, event.run_id
+        if isinstance(body, ev.OpScheduled):
+            if body.attempt:
+                task = self.engine.definitions.task(body.name)
+                pool = task.pool if task is not None else "loop"
+                self._slots[pool] = self._slots.get(pool, 0) - 1
+                self.starts.append(Start(partition, run_id, body.op, body.attempt))
+            if body.due is not None:
+                self.timers.append(Timer(body.due, partition, run_id, body.op))
+            elif body.kind == "task" and not body.attempt:
+                self.timers.append(Timer(0, partition, run_id, body.op))
+        elif isinstance(body, ev.AttemptStarted):
+            self.starts.append(Start(partition, run_id, body.op, body.attempt))
+        elif isinstance(body, ev.EffectEmitted):
+            self._add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
+        elif isinstance(body, ev.AttemptFailed):
+            if body.due is not None:
+                self.timers.append(Timer(body.due, partition, run_id, body.op))
+            op = working.run.ops.get(body.op)
+            self.told.append((event, op.name if op is not None else ""))
+        elif isinstance(body, (ev.OpWithdrawn, ev.CancelRequested)):
+            self.stops.append((partition, run_id))
+        elif isinstance(body, (ev.RunBlocked, ev.OpParked, *_ENDS)):
+            self.told.append((event, ""))
+            if isinstance(body, _ENDS):
+                self.stops.append((partition, run_id))
+
+    def _dead(self, partition: Partition, record: Record, reason: str, code: str) -> None:
+        """Set a record aside; the rejection among the events shows that its offset was applied."""
+        topics = self.engine.topics
+        letter = dead_letter_of(record, reason, self._now, code)
+        self.letters.append(letter)
+        self._add(letter_record(topics, letter), None)
+        self._add(rejection_record(topics, letter, partition.epoch), None)
+
+    def _damaged(self, partition: Partition, record: Record, hot: Hot, command: Command) -> None:
+        """A run that cannot be folded takes only `cancel --force`; everything else waits among the dead letters."""
+        if not isinstance(command.request, Cancel) or not command.request.force:
+            self._dead(partition, record, f"run {command.run_id!r} is damaged: {hot.damaged}", "RUN_DAMAGED")
+            return
+        working = self.working[partition.number, command.run_id] = Working(partition, hot)
+        working.run, event = end_damaged(hot.run, command.offset, self._now, partition.epoch)
+        working.live, working.touched = None, True
+        self._add_event(working, event, encode_event(event))
+
+    def _note_damage(self, item: Damage) -> None:
+        """Write down that a run cannot be folded; from then on it does not pin the tail."""
+        if item.hot.damaged is None:
+            return
+        self._damages.append(item)
+        run_id = item.hot.run.run_id
+        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or ""))
+        self._add(NewRecord(self.engine.topics.checkpoints, item.partition.number, run_id.encode(), data), None)
+
+    # -- checkpoints and leases ----------------------------------------------------------------------------------
+
+    def _checkpoints(self) -> None:
+        for working in self.working.values():
+            if not working.touched or working.first is None:
+                continue
+            hot = working.hot
+            grown = hot.since_bytes + working.event_bytes
+            enough = max(self.engine.settings.checkpoint_bytes_min, hot.checkpoint_bytes)
+            if is_terminal(working.run) or grown >= enough:
+                self._checkpoint(working)
+
+    def _checkpoint(self, working: Working) -> None:
+        data = encode_checkpoint(working.run)
+        if len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
+            self.engine.observer.message(
+                f"run {working.run.run_id}: its checkpoint of {len(data)} bytes is over the limit of a record and is "
+                "not written; the run is restored from its events until it has shrunk"
+            )
+            return
+        working.checkpoint = data
+        key = working.run.run_id.encode()
+        self._add(NewRecord(self.engine.topics.checkpoints, working.partition.number, key, data), working)
+
+    def _sweep(self, partition: Partition) -> None:
+        settings = self.engine.settings
+        for hot in overdue(partition, self._now, settings):
+            working = self.working.setdefault((partition.number, hot.run.run_id), Working(partition, hot))
+            if working.checkpoint is None:
+                self._checkpoint(working)
+        for hot in tuple(partition.runs.values()):
+            known = self.working.get((partition.number, hot.run.run_id))
+            run = hot.run if known is None else known.run
+            if hot.damaged is None and is_forgotten(run, self._now, settings):
+                for letter in early_letters(self.engine.topics.commands, partition.number, run, self._now, settings):
+                    self.letters.append(letter)
+                    self._add(letter_record(self.engine.topics, letter), None)
+                self._expire(partition, hot)
+
+    def _expire(self, partition: Partition, hot: Hot) -> None:
+        run_id = hot.run.run_id
+        working = self.working.setdefault((partition.number, run_id), Working(partition, hot))
+        run = working.run
+        body = ev.RunExpired("its early input waited too long for a start")
+        event = Event(run_id, run.identity, run.seq + 1, self._now, None, None, partition.epoch, body)
+        working.gone = True
+        self._add_event(working, event, encode_event(event))
+        self._add(NewRecord(self.engine.topics.checkpoints, partition.number, run_id.encode(), None), working)
+
+    def add_lease(self, partition: Partition, ids: tuple[str, ...], *, released: bool = False) -> None:
+        """Write the partition's lease with this turn; the applied offset is what the turn makes it."""
+        self.partitions[partition.number] = partition
+        before = partition.applied
+        partition.applied = self.applied.get(partition.number, before)
+        record = lease_record(
+            self.engine.topics, partition, owner=self.engine.owner, ids=ids, now=self._now, released=released
+        )
+        partition.applied = before
+        self._add(record, None)
+
+    # -- the end of a turn ---------------------------------------------------------------------------------------
+
+    def offsets(self) -> dict[int, int]:
+        """The next command to apply of every partition that the turn writes for: this is the fence."""
+        touched = {record.partition for record in self.records} | set(self.applied)
+        return {number: self.applied.get(number, self.partitions[number].applied) for number in sorted(touched)}
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not self.records and not self.applied
+
+    def discard(self) -> None:
+        """The turn was not committed: drop its coroutines; the committed states are as they were."""
+        for working in self.working.values():
+            if working.live is not None and working.live is not working.hot.live:
+                self.engine.close(working.live)
+            self.engine.evict(working.hot)
+
+    def adopt(self, offsets: list[int]) -> None:
+        """The turn is committed: its states are the states now."""
+        crash.passing("commit.after")
+        for record, offset in zip(self.records, offsets, strict=True):
+            if record.topic == self.engine.topics.events:
+                partition = self.partitions[record.partition]
+                partition.events_end = max(partition.events_end, offset + 1)
+        for number, applied in self.applied.items():
+            self.partitions[number].applied = applied
+        for damage in self._damages:
+            damage.hot.first_offset = None
+        for working in self.working.values():
+            self._adopt(working, offsets)
+        # Only now that every run has its coroutine: touching one may evict another, which this turn has moved on.
+        for working in self.working.values():
+            self.engine.touch(working.hot)
+
+    def _adopt(self, working: Working, offsets: list[int]) -> None:
+        hot, run = working.hot, working.run
+        if working.gone:
+            working.partition.runs.pop(run.run_id, None)
+            self.engine.evict(hot)
+            return
+        if run.seq == 0:
+            return
+        working.partition.runs[run.run_id] = hot
+        hot.run, hot.live, hot.damaged = run, working.live, None
+        if working.checkpoint is not None:
+            hot.first_offset, hot.since_bytes, hot.checkpoint_bytes = None, 0, len(working.checkpoint)
+        elif working.first is not None:
+            hot.since_bytes += working.event_bytes
+            if hot.first_offset is None:
+                hot.first_offset, hot.first_at = offsets[working.first], self._now

@@ -1,0 +1,214 @@
+"""Partitions that come and go, that are refused, and whose last owner left something open."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from streams import App, Context, TaskContext
+from streams.errors import UsageError
+from streams.kernel import bodies as ev
+from streams.log.memory.hooks import End, Hooks
+from streams.log.port import NewRecord, TopicPartition, TopicSpec
+from streams.runtime.partition import Partition, PartitionState
+from streams.runtime.topics import ensure_topics
+from streams.runtime.worker import PartitionRefused, Worker
+from streams.wire.records import Lease, decode_lease, encode_lease
+from streams.wire.topics import topics_of
+from tests.runtime.checker import records_of
+from tests.runtime.faults import Faults
+from tests.runtime.history import resume, start, until
+from tests.runtime.lab import PARTITIONS, Lab, Running, case
+
+app = App("owners")
+parcels = app.effect("parcels", int)
+
+
+@app.task
+async def work(ctx: TaskContext, number: int) -> int:
+    await asyncio.sleep(0.001)
+    return number + 1
+
+
+@app.workflow(version=1)
+async def steps(ctx: Context, number: int) -> int:
+    for _ in range(4):
+        number = await ctx.run(work, number)
+        ctx.emit(parcels, number)
+    return number
+
+
+@app.workflow(version=1)
+async def asks(ctx: Context, number: int) -> str:
+    return await ctx.interrupt("?", answer=str)
+
+
+@case(app)
+@pytest.mark.parametrize("seed", range(3))
+async def test_f05_workers_that_come_and_go_all_the_time(lab: Lab, seed: int):
+    dice = random.Random(seed)
+    runs = [f"r{n}" for n in range(150)]
+
+    async def feed() -> None:
+        for at in range(0, len(runs), 5):
+            await lab.history.send_all([(run_id, start("steps", 1)) for run_id in runs[at : at + 5]])
+            await asyncio.sleep(0.01)
+
+    feeding = asyncio.create_task(feed())
+    here: list[Running] = []
+    for _ in range(14):
+        if len(here) < 3 and (not here or dice.random() < 0.6):
+            here.append(await lab.worker(owns=0))
+        else:
+            leaving = here.pop(dice.randrange(len(here)))
+            await (leaving.stop() if dice.random() < 0.7 else leaving.kill())
+        await asyncio.sleep(dice.random() * 0.06)  # often before an acquisition is done
+    here.append(await lab.worker(owns=0))
+    await feeding
+    await lab.history.ended(*runs)
+    for running in here:
+        assert not running.task.done()
+    assert len((await lab.check()).effects) == 4 * len(runs)
+
+
+@case(app)
+async def test_f24_a_commit_that_hangs_costs_no_ownership(lab: Lab):
+    """Longer than the session: the poll goes on beside it."""
+
+    def plan(number: int, records: Sequence[NewRecord]) -> str | None:
+        return "slow" if number == PARTITIONS + 2 else None
+
+    first = await lab.worker(faults=Faults(plan))
+    await lab.history.send_all([(f"r{n}", start("steps", 1)) for n in range(20)])
+    await until(lambda: first.told.heard("turn"))
+    second = await lab.worker(owns=2)
+    await lab.history.ended(*(f"r{n}" for n in range(20)))
+    assert len(first.owned) == len(second.owned) == 2
+    for running in (first, second):
+        assert [told for told in running.told.heard("partition") if told[2] == "restoring" and told[3] > 0] == []
+
+
+class Forgetful(Hooks):
+    """The answer to a commit does not arrive, and the transaction stays open."""
+
+    def __init__(self) -> None:
+        self.armed = False
+
+    def end(self, producer: str) -> End:
+        if self.armed:
+            self.armed = False
+            return "in_doubt_open"
+        return "commit"
+
+
+@case(app, "memory")
+async def test_f02_what_a_dead_owner_left_open_is_ended_in_its_name(lab: Lab):
+    hooks = lab.log._store.hooks = Forgetful()
+    first = await lab.worker()
+    await lab.history.start("asks", "r", 1)
+    await lab.history.seen("r", ev.OpScheduled)
+
+    async def nothing() -> None:
+        if first.worker._distrusted:
+            await asyncio.sleep(60)
+
+    first.worker.trust_producer = nothing  # type: ignore[method-assign] - it dies before it can mend anything
+    hooks.armed = True
+    await lab.history.send("r", resume("lost with its owner"))
+    await until(lambda: first.told.heard("redo"))
+    await first.kill()
+    second = await lab.worker()
+    assert "ending the open transaction" in str(second.told.heard("message"))
+    assert await lab.history.result("r") == "lost with its owner"
+
+
+async def lease_of(lab: Lab, partition: int) -> Lease:
+    records = await records_of(lab.log, TopicPartition(lab.topics.leases, partition))
+    return decode_lease(records[-1].value or b"")
+
+
+@case(app)
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"topic_id": "another"}, "created again"),
+        ({"applied": 10_000}, "lost records"),
+        ({"tail": 10_000}, "are needed"),
+    ],
+    ids=str,
+)
+async def test_f21_a_partition_whose_log_contradicts_its_lease_is_refused(lab: Lab, change: Any, word: str):
+    running = await lab.worker()
+    await lab.history.send_all([(f"r{n}", start("steps", 1)) for n in range(20)])
+    await lab.history.ended(*(f"r{n}" for n in range(20)))
+    await running.stop()
+    good = await lease_of(lab, 2)
+    bad = encode_lease(good._replace(**change))
+    await lab.log.append([NewRecord(lab.topics.leases, 2, b"2", bad)])
+    running = await lab.worker(owns=3, retry_refused_seconds=0.05)
+    await until(lambda: running.told.heard("partition", 2, "refused"))
+    assert word in running.told.heard("partition", 2, "refused")[0][4]
+    waits = next(f"w{n}" for n in range(100) if lab.history.partition(f"w{n}") == 2)
+    goes_on = next(f"w{n}" for n in range(100) if lab.history.partition(f"w{n}") != 2)
+    await lab.history.send_all([(waits, start("steps", 1)), (goes_on, start("steps", 1))])
+    await lab.history.ended(goes_on)
+    assert lab.history.end(waits) is None
+    # Once it is mended, it is taken up by itself.
+    await lab.log.append([NewRecord(lab.topics.leases, 2, b"2", encode_lease(good._replace(epoch=good.epoch + 50)))])
+    await running.owns(4)
+    await lab.history.ended(waits)
+    lab.unchecked = True
+
+
+@case(app, "memory")
+async def test_f21_a_strict_worker_ends_when_a_partition_is_refused(lab: Lab):
+    await lab.log.append([NewRecord(lab.topics.leases, 1, b"1", b"garbage")])
+    log = await lab.open_log()
+    worker = Worker(app, log, strict=True)
+    with pytest.raises(PartitionRefused, match="cannot be read"):
+        await worker.run()
+    await log.close()
+    lab.unchecked = True
+
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+TOPICS = topics_of("fresh", ("parcels",))
+
+
+@case(app)
+@pytest.mark.parametrize(
+    ("topic", "partitions", "config", "word"),
+    [
+        (TOPICS.commands, 3, {}, "same partition count"),
+        (TOPICS.events, 4, {"cleanup.policy": "compact"}, "cleanup.policy"),
+        (TOPICS.checkpoints, 4, {"cleanup.policy": "delete"}, "cleanup.policy"),
+        (TOPICS.checkpoints, 4, {"cleanup.policy": "compact,delete"}, "cleanup.policy"),
+        (TOPICS.commands, 4, {"message.timestamp.type": "CreateTime"}, "message.timestamp.type"),
+    ],
+)
+async def test_f21_topics_that_would_lose_data_are_refused(
+    lab: Lab, topic: str, partitions: int, config: dict[str, str], word: str
+):
+    settings = TOPICS.settings()
+    specs = [TopicSpec(name, 4, found) for name, found in settings.items() if name != topic]
+    await lab.log.create_topics([*specs, TopicSpec(topic, partitions, settings[topic] | config)])
+    with pytest.raises(UsageError, match=word):
+        await ensure_topics(lab.log, TOPICS, 4)
+
+
+@case(app)
+async def test_f16_the_topic_of_a_new_effect_gets_the_count_of_the_others(lab: Lab):
+    await ensure_topics(lab.log, topics_of("fresh"), 7)
+    found = await ensure_topics(lab.log, TOPICS, 12)
+    assert {info.partitions for info in found.values()} == {7}
+
+
+def test_a_partition_takes_no_way_that_is_not_drawn() -> None:
+    partition = Partition(0, 1)
+    with pytest.raises(AssertionError, match="cannot go from created to running"):
+        partition.move(PartitionState.RUNNING)

@@ -1,0 +1,59 @@
+"""A worker process of the system tests: python run_worker.py URL SETTINGS_AS_JSON; SIGTERM stops it gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from streams.log.sqlite import open_sqlite
+from streams.observer import Observer
+from streams.runtime.settings import WorkerSettings
+from streams.runtime.worker import Worker
+from tests.system import shop
+
+
+class Teller(Observer):
+    """Says on stdout what it is told."""
+
+    def say(self, *what: object) -> None:
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+
+    def partition(self, number, state, epoch, detail):
+        self.say("partition", number, state, epoch, detail)
+
+    def redo(self, reason):
+        self.say("redo", reason)
+
+    def message(self, text):
+        self.say("message", text)
+
+    def skipped(self, partition, commands):
+        self.say("skipped", partition, commands)
+
+    def run_blocked(self, run_id, code, message):
+        self.say("blocked", run_id, code, message)
+
+    def op_parked(self, run_id, op, code, message):
+        self.say("parked", run_id, op, code, message)
+
+
+async def main(url: str, settings: dict[str, object]) -> None:
+    log = await open_sqlite(url)
+    worker = Worker(shop.app, log, settings=WorkerSettings(**settings), observer=Teller(), owner=f"w{os.getpid()}")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    try:
+        await worker.run()
+    finally:
+        await log.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+    os._exit(0)  # a hung task thread must not hold the process

@@ -1,0 +1,117 @@
+"""Kill -9 of a real worker at every named crash point, in the middle of many runs; another one takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from streams.kernel import bodies as ev
+from streams.kernel import commands as cmd
+from streams.kernel.run import Phase
+from streams.runtime import crash
+from tests.runtime.history import History, resume, start
+from tests.runtime.history import signal as news
+from tests.system.processes import World, world
+
+COUNTS = {
+    "turn.taken": (1, 12),
+    "turn.decided": (1, 9),
+    "commit.before": (1, 15),
+    "commit.after": (1, 11),
+    "turn.adopted": (1, 13),
+    "task.started": (1, 25),
+    "task.returned": (1, 25),
+    "task.returned/plain": (8,),
+    "acquire.claimed": (1, 3),
+    "acquire.restored": (1, 4),
+    "release.before": (1,),
+}
+"""At which passes of a point the worker dies: the first, and one in the middle of things."""
+
+RUNS: dict[str, tuple[str, object, object]] = {
+    **{f"steps{i}": ("steps", i, (i + 3) * 2) for i in range(8)},
+    **{f"fan{i}": ("fan", 5, [0, 2, 4, 4, 8]) for i in range(3)},
+    **{f"sleeper{i}": ("sleeper", 0.05 * i, 3) for i in range(5)},
+    **{f"asker{i}": ("asker", i, [10, 11, 20]) for i in range(5)},
+    **{f"listener{i}": ("listener", 3, [1, 2, 3]) for i in range(4)},
+    **{f"story{i}": ("story", {}, None) for i in range(3)},
+}
+CANCELLED = [f"cancelled{i}" for i in range(3)]
+
+
+async def drive(history: History) -> None:
+    """What the outside world asks of the runs, while workers die."""
+    await history.send_all([(f"listener{i}", news("news", 1)) for i in range(4)])
+    await history.send_all([(run_id, start(workflow, value)) for run_id, (workflow, value, _) in RUNS.items()])
+    await history.send_all([(run_id, start("cancelled", 7)) for run_id in CANCELLED])
+    await history.send_all([(f"listener{i}", news("news", number)) for i in range(4) for number in (2, 3)])
+    await asyncio.gather(*(answer(history, f"asker{i}") for i in range(5)), *(call_off(history, r) for r in CANCELLED))
+
+
+async def answer(history: History, run_id: str) -> None:
+    for key, value, count in (("first", 10, 1), ("second", 20, 2)):
+        await history.until(lambda h, count=count: len(asked(h, run_id)) >= count, f"question {key} of {run_id}")
+        await history.send(run_id, resume(value, key))
+
+
+def asked(history: History, run_id: str) -> list[ev.OpScheduled]:
+    return [body for body in history.bodies(run_id, ev.OpScheduled) if body.kind == "interrupt"]
+
+
+async def call_off(history: History, run_id: str) -> None:
+    await history.until(lambda h: asked(h, run_id), f"the wait of {run_id}")
+    await history.send(run_id, cmd.Cancel())
+
+
+async def prove(world: World) -> None:
+    """Everything has come to its right end, and the outside has seen all work at least once."""
+    checked = await world.check()
+    for run_id, (_, _, result) in RUNS.items():
+        run = checked.runs[run_id]
+        assert run.phase is Phase.COMPLETED, (run_id, run)
+        if result is not None:
+            assert await world.history.result(run_id) == result
+    for run_id in CANCELLED:
+        assert checked.runs[run_id].phase is Phase.CANCELLED
+    effects = {message.run_id for message in checked.effects}
+    assert effects == {*RUNS, *CANCELLED}
+    assert len(checked.effects) == len(RUNS) + len(CANCELLED) + 8
+    done = dict(world.outside("SELECT run, count(DISTINCT key) FROM attempts GROUP BY run"))
+    wanted = {"steps": 4, "fan": 5, "sleeper": 1, "asker": 1, "story": 3, "cancelled": 1}
+    for run_id in (*RUNS, *CANCELLED):
+        assert done.get(run_id, 0) == wanted.get(run_id.rstrip("0123456789"), 0), run_id
+
+
+def test_every_point_has_its_case() -> None:
+    assert {point.partition("/")[0] for point in COUNTS} == crash.POINTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", COUNTS)
+def test_a_worker_killed_at_a_crash_point_loses_and_doubles_nothing(tmp_path: Path, point: str):
+    async def scenario(count: int) -> None:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        async with world(folder) as w:
+            first = await w.worker(f"{point}:{count}", checkpoint_bytes_min=1000)
+            driving = asyncio.create_task(drive(w.history))
+            if point == "release.before":
+                await first.owns(4)
+                await w.history.seen("steps0", ev.OpCompleted)
+                first.signal(signal.SIGTERM)
+            assert await first.gone() == -signal.SIGKILL
+            second = await w.worker(checkpoint_bytes_min=1000)
+            await driving
+            await w.history.ended(*RUNS, *CANCELLED)
+            assert await second.stop() == 0
+            await prove(w)
+            running = {line[1] for line in second.heard("partition") if line[2] == "running"}
+            assert running == {0, 1, 2, 3}
+
+    async def at_once() -> None:
+        await asyncio.gather(*(scenario(count) for count in COUNTS[point]))
+
+    asyncio.run(at_once())
