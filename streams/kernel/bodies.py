@@ -103,7 +103,8 @@ class RunStarted(NamedTuple):
 class OpScheduled(NamedTuple):
     """`attempt` is 1 where this event is also the start record of a task, 0 where the task waits for a slot.
 
-    `ref` names what stands for the arguments: "state" is the state of this generation.
+    `ref` names what stands for the arguments, where "state" is the state of this generation; for an interrupt it
+    names the type of the answer.
     """
 
     op: str

@@ -307,7 +307,8 @@ _TABLE = (
     Advice(
         "WRONG_PARTITION",
         _COMMAND,
-        "The command lies on another partition than its run id belongs to. Taking it would make a second copy of the run.",
+        "The command lies on another partition than its run id belongs to; taking it would make a second copy of the "
+        "run.",
         "Produce with the murmur2 partitioner and the run id as key; then send the dead letter's bytes again.",
     ),
 )

@@ -204,9 +204,9 @@ class Teller:
 
 def _call(args: Any) -> str:
     """Arguments as a call shows them; `args` is [by position, by name] for tasks, an item for nodes."""
-    if not (isinstance(args, list) and 1 <= len(args) <= 2 and isinstance(args[0], list)):  # noqa: PLR2004
+    if not (isinstance(args, list) and 1 <= len(args) <= 2 and isinstance(args[0], list)):
         return f": {line(args, 120)}"
-    named = args[1] if len(args) == 2 and isinstance(args[1], dict) else {}  # noqa: PLR2004
+    named = args[1] if len(args) == 2 and isinstance(args[1], dict) else {}
     shown = [line(value, 60) for value in args[0]] + [f"{name}={line(value, 60)}" for name, value in named.items()]
     return f": ({', '.join(shown)})"
 

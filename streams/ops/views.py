@@ -15,15 +15,15 @@ from streams.wire.values import ValueCodec
 __all__ = ["blocking_error", "brief", "show", "waiting"]
 
 
-def show(view: RunView, codec: ValueCodec, *, answers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The run in full. `answers` names the types that interrupts ask for, by op, where they are known."""
+def show(view: RunView, codec: ValueCodec) -> dict[str, Any]:
+    """The run in full, as `--json` prints it."""
     run = view.run
-    shown = brief(view, codec, answers=answers)
+    shown = brief(view, codec)
     result = None if run is None or run.result is None else codec.to_plain(run.result)
     return {**shown, "result": result}
 
 
-def brief(view: RunView, codec: ValueCodec, *, answers: Mapping[str, str] | None = None) -> dict[str, Any]:
+def brief(view: RunView, codec: ValueCodec) -> dict[str, Any]:
     """The run less its result. `epoch` and `owner` are those of its partition now; nobody owns a released one."""
     run, lease = view.run, view.lease
     epoch = lease.epoch if lease is not None else None if run is None else run.epoch
@@ -35,7 +35,7 @@ def brief(view: RunView, codec: ValueCodec, *, answers: Mapping[str, str] | None
         "attention": view.attention,
         "seq": 0 if run is None else run.seq,
         "error": _error(view, codec),
-        "waiting": [] if run is None else waiting(run, codec, answers or {}),
+        "waiting": [] if run is None else waiting(run, codec),
         "attributes": {} if run is None else dict(run.attributes),
         "partition": view.partition,
         "epoch": epoch,
@@ -53,9 +53,9 @@ def blocking_error(view: RunView) -> Failure | None:
     return None if view.run is None else view.run.blocked
 
 
-def waiting(run: Run, codec: ValueCodec, answers: Mapping[str, str]) -> list[dict[str, Any]]:
+def waiting(run: Run, codec: ValueCodec) -> list[dict[str, Any]]:
     """What the run waits for, op by op: a task, a timer, an answer, a signal, or an operator."""
-    return [_op(op, codec, answers) for op in run.ops.values()]
+    return [_op(op, codec) for op in run.ops.values()]
 
 
 def _error(view: RunView, codec: ValueCodec) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def _error(view: RunView, codec: ValueCodec) -> dict[str, Any] | None:
     return {**plain_failure(error, codec), "checkpoint": place, "requires_operator": stopped}
 
 
-def _op(op: OpState, codec: ValueCodec, answers: Mapping[str, str]) -> dict[str, Any]:
+def _op(op: OpState, codec: ValueCodec) -> dict[str, Any]:
     kind = "parked" if op.phase is OpPhase.PARKED else op.kind
     item: dict[str, Any] = {"kind": kind, "id": op.id, "name": op.name, "since": iso(op.since)}
     if op.phase is OpPhase.HELD:
@@ -83,7 +83,7 @@ def _op(op: OpState, codec: ValueCodec, answers: Mapping[str, str]) -> dict[str,
         item |= {"attempt": op.attempt, "key": op.key, "may_have_happened": op.maybe}
     if op.kind == "interrupt":
         item["question"] = None if op.args is None else codec.to_plain(op.args)
-        item["answer"] = answers.get(op.id)
+        item["answer"] = op.ref
     if op.error is not None:
         item |= {"class": op.error.kind, "code": op.error.code, "message": op.error.message}
     return item
