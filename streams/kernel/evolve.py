@@ -87,12 +87,17 @@ def _issue(run: Run, op: str, kind: str, name: str, hash_: bytes) -> Vector[Deli
     return run.journal.append(Issued(op, kind, name, hash_))
 
 
+def _issued_bytes(op: str, name: str) -> int:
+    return _ENTRY_BYTES + len(op) + len(name)
+
+
 def _failure_bytes(error: ev.Failure | None) -> int:
     return 0 if error is None else len(error.message) + len(error.details or b"")
 
 
 def _op_bytes(op: OpState) -> int:
-    return _ENTRY_BYTES + len(op.args or b"") + len(op.noted or b"") + _failure_bytes(op.error)
+    names = len(op.id) + len(op.name) + len(op.key or "")
+    return _ENTRY_BYTES + names + len(op.args or b"") + len(op.noted or b"") + _failure_bytes(op.error)
 
 
 def _held_bytes(held: ev.InputHeld) -> int:
@@ -152,7 +157,8 @@ def _op_scheduled(run: Run, event: Event, body: ev.OpScheduled) -> Changes:
         body.policy,
     )
     journal = _issue(run, body.op, body.kind, body.name, body.hash)
-    return {"ops": {**run.ops, body.op: op}, "journal": journal, "size": run.size + _ENTRY_BYTES + _op_bytes(op)}
+    size = run.size + _issued_bytes(body.op, body.name) + _op_bytes(op)
+    return {"ops": {**run.ops, body.op: op}, "journal": journal, "size": size}
 
 
 def _settled(run: Run, event: Event, op: str, value: bytes | None, error: ev.Failure | None = None) -> Changes:
@@ -237,7 +243,8 @@ def _op_withdrawn(run: Run, event: Event, body: ev.OpWithdrawn) -> Changes:
 
 
 def _effect_emitted(run: Run, _: Event, body: ev.EffectEmitted) -> Changes:
-    return {"journal": _issue(run, body.op, "emit", body.effect, body.hash), "size": run.size + _ENTRY_BYTES}
+    size = run.size + _issued_bytes(body.op, body.effect)
+    return {"journal": _issue(run, body.op, "emit", body.effect, body.hash), "size": size}
 
 
 def _cancel_requested(run: Run, event: Event, body: ev.CancelRequested) -> Changes:

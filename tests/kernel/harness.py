@@ -54,8 +54,11 @@ def weigh(run: Run) -> int:
         total += _ENTRY
         if isinstance(entry, Delivered):
             total += len(entry.value or b"") + error(entry.error)
+        elif entry.kind != "withdraw":
+            total += len(entry.op) + len(entry.name)
     for op in run.ops.values():
-        total += _ENTRY + len(op.args or b"") + len(op.noted or b"") + error(op.error)
+        names = len(op.id) + len(op.name) + len(op.key or "")
+        total += _ENTRY + names + len(op.args or b"") + len(op.noted or b"") + error(op.error)
     for item in run.inbox:
         total += _ENTRY + len(item.value)
     for held in run.held:
