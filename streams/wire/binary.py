@@ -1,27 +1,44 @@
-"""Compiles Avro schemas into functions that turn the engine's tuples into Avro's binary encoding and back.
+"""What the generated writers and readers of Avro are made of: primitives, and what they remember.
 
-fastavro needs a dict for each record and tries the branches of a union one by one, which costs an event 12 to 20 µs;
-this costs a third. The tests hold every byte against fastavro, which still parses the schemas.
+Most texts and whole numbers of a record were written a moment ago as well: names, ids of a run, the time of a turn.
+Finding their bytes in a dict costs a fraction of making them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from streams.errors import WireError
-
-__all__ = ["FAULTS", "Compiler", "Model", "Read", "Write", "WrongField"]
-
-Write = Callable[[Any], bytes]
-Read = Callable[[bytes, int], tuple[Any, int]]
+__all__ = [
+    "FAULTS",
+    "PRIMITIVES",
+    "Memory",
+    "Model",
+    "Repeated",
+    "Source",
+    "Texts",
+    "Times",
+    "WrongField",
+    "definitions",
+    "encode_double",
+    "encode_long",
+    "encode_text",
+    "read_block",
+    "read_bytes",
+    "read_long",
+    "read_text",
+    "short_name",
+]
 
 FAULTS = (AttributeError, LookupError, OverflowError, TypeError, ValueError, struct.error)
 """What writing a value of a wrong type, and reading bytes that are no record, can raise."""
 
 _LONG_MIN, _LONG_MAX, _LONG_BITS = -(2**63), 2**63 - 1, 2**64 - 1
+_MEMORY_ENTRIES, _MEMORY_BYTES = 4096, 256
+_BEGIN_BYTES = 16  # enough to tell most of them apart
+_TIME_BYTES = 8  # what a time in microseconds takes between the years 1978 and 3111
+_TIME_FROM, _TIME_TO = 2**49, 2**56  # as zig-zag
 
 
 class WrongField(Exception):
@@ -36,88 +53,102 @@ class WrongField(Exception):
 class Model(NamedTuple):
     """What stands for the records of a schema in Python: `classes` by name of the record; a plain tuple without one.
 
-    `fields` holds pairs (to what the schema says, and back) under RECORD.FIELD, where the two differ. Records in
-    `repeated` come again and again with the same few values, so their bytes are remembered.
+    `fields` holds pairs (to what the schema says, and back) under RECORD.FIELD, where the two differ; None: they do
+    not, this way. Records in `repeated` come again and again with the same few values, so their bytes are remembered;
+    the texts of the fields in `unique` never come again, so they are not.
     """
 
     classes: Mapping[str, Callable[..., Any]] = {}
-    fields: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+    fields: Mapping[str, tuple[Callable[[Any], Any] | None, Callable[[Any], Any]]] = {}
     repeated: frozenset[str] = frozenset()
+    unique: frozenset[str] = frozenset()
 
 
-class Compiler:
-    """One pass over one schema; a named type is compiled where it is defined and looked up afterwards."""
+class Source:
+    """Generated functions, and what the names in their text stand for."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._named: dict[str, tuple[Write, Read]] = {}
+    def __init__(self, **names: Any) -> None:
+        self.names = names
 
-    def compile(self, schema: Any) -> tuple[Write, Read]:
-        if isinstance(schema, list):
-            return self._union(schema)
-        if isinstance(schema, str):
-            return _SIMPLE[schema] if schema in _SIMPLE else self._named[schema]
+    def name(self, stem: str, value: Any) -> str:
+        """A name of its own for `value`."""
+        name = f"{stem}_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def function(self, name: str, arguments: str, lines: list[str]) -> Any:
+        """Compile a function; it may call all that came before it."""
+        text = "\n    ".join((f"def {name}({arguments}):", *lines))
+        exec(text, self.names)  # noqa: S102 - as in namedtuple; all of it comes from the schemas of this package
+        return self.names[name]
+
+
+def short_name(record: Mapping[str, Any]) -> str:
+    """The name without its namespace, which is that of the class."""
+    return str(record["name"]).rpartition(".")[2]
+
+
+def definitions(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records in a parsed schema by their full names, which is how the schema refers to them again."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from definitions(branch)
+    elif isinstance(schema, dict):
         if schema["type"] == "record":
-            self._named[schema["name"]] = pair = self._record(schema)
-            return pair
-        if schema["type"] == "array":
-            return _array(*self.compile(schema["items"]))
-        return _SIMPLE[schema["type"]]  # with a logical type: times are whole microseconds throughout
-
-    def _record(self, schema: dict[str, Any]) -> tuple[Write, Read]:
-        short = schema["name"].rpartition(".")[2]
-        names = tuple(field["name"] for field in schema["fields"])
-        pairs = [self._field(f"{short}.{field['name']}", field["type"]) for field in schema["fields"]]
-        writers, readers = tuple(write for write, _ in pairs), tuple(read for _, read in pairs)
-        write = _record_writer(names, writers)
-        if short in self._model.repeated:
-            write = lru_cache(maxsize=1024)(write)
-        return write, _record_reader(readers, self._maker(short, names))
-
-    def _field(self, place: str, schema: Any) -> tuple[Write, Read]:
-        write, read = self.compile(schema)
-        if place not in self._model.fields:
-            return write, read
-        forth, back = self._model.fields[place]
-
-        def adapted(data: bytes, at: int) -> tuple[Any, int]:
-            value, at = read(data, at)
-            return back(value), at
-
-        return lambda value: write(forth(value)), adapted
-
-    def _maker(self, short: str, names: tuple[str, ...]) -> Callable[[list[Any]], Any]:
-        """Fields that an older schema lacks take the class's defaults."""
-        cls = self._model.classes.get(short)
-        if cls is None:
-            return tuple
-        fields = getattr(cls, "_fields", None)
-        if fields is None:
-            return lambda values: cls(*values)
-        if fields == names:
-            return partial(tuple.__new__, cls)  # type: ignore[arg-type] # it has fields, so it is a class of tuples
-        if unknown := set(names) - set(fields):
-            raise WireError(f"{short} has no field {min(unknown)!r}, which a schema names: fields are never removed")
-        if missing := set(fields) - set(names) - set(cls._field_defaults):  # type: ignore[attr-defined]
-            raise WireError(f"{short}.{min(missing)} is new and needs a default: older records do not have it")
-        return lambda values: cls(**dict(zip(names, values, strict=True)))
-
-    def _union(self, schema: list[Any]) -> tuple[Write, Read]:
-        if len(schema) == 2 and schema[0] == "null":
-            return _nullable(*self.compile(schema[1]))
-        branches = {}
-        readers = []
-        for index, branch in enumerate(schema):
-            write, read = self.compile(branch)
-            readers.append(read)
-            branches[self._model.classes[branch["name"].rpartition(".")[2]]] = (_long(index), write)
-        return _union_writer(branches), _union_reader(tuple(readers))
+            yield schema["name"], schema
+        for field in schema.get("fields", ()):
+            yield from definitions(field["type"])
+        yield from definitions(schema.get("items"))
 
 
-def _long_slow(value: int) -> bytes:
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+class Memory(dict[Any, bytes]):
+    """The bytes of what was written lately: `memory[value]`. Bounded, and simply emptied when it is full."""
+
+    __slots__ = ("_encode", "_prefix")
+
+    def __init__(self, encode: Callable[[Any], bytes], prefix: bytes = b"") -> None:
+        self._encode = encode
+        self._prefix = prefix
+
+    def __missing__(self, value: Any) -> bytes:
+        data = self._prefix + self._encode(value)
+        if len(self) >= _MEMORY_ENTRIES:
+            self.clear()
+        if len(data) <= _MEMORY_BYTES:
+            self[value] = data
+        return data
+
+
+_BYTE = [bytes((number,)) for number in range(128)]
+
+
+def encode_long(value: int) -> bytes:
+    """Zig-zag, then seven bits a byte, the lowest first."""
+    if value.__class__ is not int:  # True would be 1, and come back as such
+        raise TypeError
     if not _LONG_MIN <= value <= _LONG_MAX:
         raise OverflowError
     number = (value << 1) ^ (value >> 63)
+    if number < 128:
+        return _BYTE[number]
+    if number < 16384:
+        return bytes((number & 127 | 128, number >> 7))
+    if _TIME_FROM <= number < _TIME_TO:  # times are written often: the loop below takes half as long again
+        return bytes(
+            (
+                number & 127 | 128,
+                number >> 7 & 127 | 128,
+                number >> 14 & 127 | 128,
+                number >> 21 & 127 | 128,
+                number >> 28 & 127 | 128,
+                number >> 35 & 127 | 128,
+                number >> 42 & 127 | 128,
+                number >> 49,
+            )
+        )
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)
@@ -126,140 +157,51 @@ def _long_slow(value: int) -> bytes:
     return bytes(found)
 
 
-_SMALL = [_long_slow(number) for number in range(4096)]
-
-
-def _long(value: int) -> bytes:
-    return _SMALL[value] if 0 <= value < 4096 else _long_slow(value)
-
-
-def _string(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
+    """UTF-8 behind its length."""
+    if not isinstance(value, str):
+        raise TypeError
     data = value.encode()
-    size = len(data)
-    return (_SMALL[size] if size < 4096 else _long_slow(size)) + data
+    return encode_long(len(data)) + data
 
 
-def _bytes(value: bytes) -> bytes:
-    size = len(value)
-    return (_SMALL[size] if size < 4096 else _long_slow(size)) + value
+def _encode_bytes(value: bytes) -> bytes:
+    return encode_long(len(value)) + value
 
 
-def _boolean(value: bool) -> bytes:  # noqa: FBT001 - the value is what is written
-    return _BOOLEANS[value]
+def _encode_boolean(value: bool) -> bytes:  # noqa: FBT001 - the value is what is written
+    if value.__class__ is not bool:
+        raise TypeError
+    return b"\1" if value else b"\0"
 
 
-_BOOLEANS = {False: b"\0", True: b"\1"}
 _DOUBLE = struct.Struct("<d")
 
 
-def _double(value: float) -> bytes:
+def encode_double(value: float) -> bytes:
+    """A float, or an int that becomes one."""
     if type(value) is not float and type(value) is not int:  # others would be rounded without a word
         raise TypeError
     return _DOUBLE.pack(value)
 
 
-def _record_writer(names: tuple[str, ...], writers: tuple[Write, ...]) -> Write:
-    def write(value: Any) -> bytes:
-        try:
-            return b"".join([write(part) for write, part in zip(writers, value, strict=True)])
-        except (WrongField, *FAULTS) as error:
-            raise _located(names, writers, value) from error
-
-    return write
-
-
-def _located(names: tuple[str, ...], writers: tuple[Write, ...], value: Any) -> WrongField:
-    """Which field does not fit."""
-    if not isinstance(value, tuple) or len(value) != len(names):
-        return WrongField("", type(value).__name__)
-    for name, write, part in zip(names, writers, value, strict=True):
-        try:
-            write(part)
-        except WrongField as wrong:
-            return WrongField(f"{name}.{wrong.path}" if wrong.path else name, wrong.kind)
-        except UnicodeEncodeError:
-            return WrongField(name, "text with a lone surrogate")
-        except OverflowError:
-            return WrongField(name, "a number beyond 64 bits")
-        except FAULTS:
-            return WrongField(name, type(part).__name__)
-    return WrongField("", type(value).__name__)
+PRIMITIVES: dict[str, Callable[[Any], bytes]] = {
+    "boolean": _encode_boolean,
+    "bytes": _encode_bytes,
+    "double": encode_double,
+    "long": encode_long,
+    "string": encode_text,
+}
 
 
-def _nullable(write: Write, read: Read) -> tuple[Write, Read]:
-    def write_it(value: Any) -> bytes:
-        return b"\0" if value is None else b"\2" + write(value)
-
-    def read_it(data: bytes, at: int) -> tuple[Any, int]:
-        if data[at] == 0:
-            return None, at + 1
-        if data[at] != 2:
-            raise ValueError
-        return read(data, at + 1)
-
-    return write_it, read_it
+# --- reading --------------------------------------------------------------------------------------------------------
+# Nobody checks that a short text ends within the data: what ends beyond it is cut, and the whole ends beyond as well,
+# which the framing sees.
 
 
-def _union_writer(branches: Mapping[Callable[..., Any], tuple[bytes, Write]]) -> Write:
-    def write(value: Any) -> bytes:
-        index, branch = branches[type(value)]
-        return index + branch(value)
-
-    return write
-
-
-def _union_reader(readers: tuple[Read, ...]) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        index, at = _read_long(data, at)
-        if index < 0:
-            raise IndexError
-        return readers[index](data, at)
-
-    return read
-
-
-def _array(write: Write, read: Read) -> tuple[Write, Read]:
-    def write_it(values: Iterable[Any]) -> bytes:
-        if isinstance(values, str):
-            raise TypeError
-        parts = [write(value) for value in values]
-        return b"".join((_long(len(parts)), *parts, b"\0")) if parts else b"\0"
-
-    def read_it(data: bytes, at: int) -> tuple[Any, int]:
-        if data[at] == 0:
-            return (), at + 1
-        found: list[Any] = []
-        while True:
-            count, at = _read_long(data, at)
-            if count < 0:
-                count = -count
-                _, at = _read_long(data, at)
-            if not count:
-                return tuple(found), at
-            if count > len(data) - at:  # an item takes a byte or more: do not let garbage fill the memory
-                raise ValueError
-            for _ in range(count):
-                value, at = read(data, at)
-                found.append(value)
-
-    return write_it, read_it
-
-
-def _record_reader(readers: tuple[Read, ...], make: Callable[[list[Any]], Any]) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        values = []
-        for each in readers:
-            value, at = each(data, at)
-            values.append(value)
-        return make(values), at
-
-    return read
-
-
-def _read_long(data: bytes, at: int) -> tuple[int, int]:
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends."""
     byte = data[at]
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at + 1
     number, shift = byte & 127, 7
     while byte > 127:
         at += 1
@@ -271,40 +213,74 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), at + 1
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _read_long(data, at)
+def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes of any length, which must be there."""
+    low, high = data[at : at + 2]
+    if low & 1 == 0 and low > 127 and high < 128:  # 64 to 8191, which is most values of users
+        at += 2
+        size = (low & 126 | high << 7) >> 1
+    else:
+        size, at = read_long(data, at)
     end = at + size
     if size < 0 or end > len(data):
         raise ValueError
     return data[at:end], end
 
 
-def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    size = data[at]
-    if size < 128 and not size & 1:  # the ids and names of nearly every event, without a further call
-        at += 1
-        end = at + (size >> 1)
-        if end > len(data):
-            raise ValueError
-        return data[at:end].decode(), end
-    found, end = _read_bytes(data, at)
+def read_text(data: bytes, at: int) -> tuple[str, int]:
+    """Text of any length, which must be there."""
+    found, end = read_bytes(data, at)
     return found.decode(), end
 
 
-def _read_boolean(data: bytes, at: int) -> tuple[bool, int]:
-    if data[at] > 1:
+def read_block(data: bytes, at: int) -> tuple[int, int]:
+    """How many items of an array come next. Java may write several blocks, with a negative count and a size each."""
+    count, at = read_long(data, at)
+    if count < 0:
+        count = -count
+        _, at = read_long(data, at)
+    if not 0 < count <= len(data) - at:  # an item takes a byte or more: do not let garbage fill the memory
         raise ValueError
-    return data[at] == 1, at + 1
+    return count, at
 
 
-def _read_double(data: bytes, at: int) -> tuple[float, int]:
-    return _DOUBLE.unpack_from(data, at)[0], at + 8
+class Texts(dict[bytes, str]):
+    """Texts by their bytes, length first. What many records share is one object, which keeps restored runs small."""
+
+    def __missing__(self, data: bytes) -> str:
+        if len(self) >= _MEMORY_ENTRIES:
+            self.clear()
+        self[data] = found = data[1:].decode()
+        return found
 
 
-_SIMPLE: dict[str, tuple[Write, Read]] = {
-    "boolean": (_boolean, _read_boolean),
-    "bytes": (_bytes, _read_bytes),
-    "double": (_double, _read_double),
-    "long": (_long, _read_long),
-    "string": (_string, _read_string),
-}
+class Times(dict[bytes, int | None]):
+    """Times by their eight bytes, because those of a turn are all the same; None for what takes fewer or more."""
+
+    def __missing__(self, data: bytes) -> int | None:
+        time, end = read_long(data + b"\0", 0)
+        found = time if end == len(data) == _TIME_BYTES else None
+        if len(self) >= _MEMORY_ENTRIES:
+            self.clear()
+        self[data] = found
+        return found
+
+
+class Repeated:
+    """Reads records that come again and again with the same few values: whole, where the bytes are those of one."""
+
+    def __init__(self, read: Callable[[bytes, int], tuple[Any, int]]) -> None:
+        self._read = read
+        self._found: dict[bytes, tuple[bytes, Any]] = {}
+
+    def read(self, data: bytes, at: int) -> tuple[Any, int]:
+        begin = data[at : at + _BEGIN_BYTES]
+        whole, value = self._found.get(begin, (b"", None))
+        if whole and data.startswith(whole, at):
+            return value, at + len(whole)
+        value, end = self._read(data, at)
+        if end <= len(data):  # or the record is cut off, and not what its bytes say
+            if len(self._found) >= _MEMORY_ENTRIES:
+                self._found.clear()
+            self._found[begin] = data[at:end], value
+        return value, end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streams.kernel import bodies
 from streams.kernel.changes import FieldValue
@@ -27,10 +27,6 @@ class Damaged(NamedTuple):
     reason: str
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _ops(found: tuple[OpState, ...]) -> Mapping[str, OpState]:
     return {op.id: op for op in found}
 
@@ -41,12 +37,14 @@ _codec = RecordCodec(
     Model(
         {cls.__name__: cls for cls in (*_CLASSES, InboxItem, Issued, OpState, Run)},
         {
-            "FieldValue.chunks": (_same, Vector),
-            "OpState.phase": (_same, OpPhase),
-            "Run.journal": (_same, Vector),
+            "FieldValue.chunks": (None, Vector),
+            "OpState.phase": (None, {phase.value: phase for phase in OpPhase}.__getitem__),
+            "Run.journal": (None, Vector),
             "Run.ops": (lambda ops: ops.values(), _ops),
-            "Run.phase": (_same, Phase),
+            "Run.phase": (None, {phase.value: phase for phase in Phase}.__getitem__),
         },
+        repeated=frozenset({"Policy"}),
+        unique=frozenset({"Checkpoint.checkpoint_id", "Run.run_id", "Run.identity", "Failure.message", "OpState.key"}),
     ),
 )
 

@@ -11,7 +11,11 @@ from streams.wire.framing import RecordCodec
 __all__ = ["decode_event", "encode_event"]
 
 _NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
-_MODEL = Model({cls.__name__: cls for cls in (*TYPES, *_NESTED)}, repeated=frozenset({"Policy"}))
+_MODEL = Model(
+    {cls.__name__: cls for cls in (*TYPES, *_NESTED)},
+    repeated=frozenset({"Policy"}),
+    unique=frozenset({"Event.event_id", "Failure.message", "OpScheduled.key", "EffectEmitted.key"}),
+)
 _codec = RecordCodec("event", _MODEL)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from streams.errors import WireError
-from streams.wire.binary import FAULTS, Compiler, Model, Read, WrongField
+from streams.wire.binary import FAULTS, Model
+from streams.wire.readers import Read, check_classes, compile_reader
 from streams.wire.schemas import PREFIX_BYTES, Registry, packed_schemas
+from streams.wire.writers import compile_writer
+from streams.wire.wrong_field import find_wrong_field
 
 __all__ = ["RecordCodec"]
 
@@ -19,24 +24,32 @@ class RecordCodec:
         self._model = model
         self._registry = packed_schemas() if registry is None else registry
         self.newest = self._registry.newest(name)
-        self._write, read = Compiler(model).compile(self.newest.definition)
-        self._readers: dict[bytes, Read] = {self.newest.prefix: read}
+        check_classes(self.newest.definition, model)
+        self._readers: dict[bytes, Read] = {}
+
+    @cached_property
+    def _write(self) -> Callable[[Any], bytes]:
+        """Compiled when it is first needed, as the readers are: that takes up to 10 ms, and few programs need all."""
+        return compile_writer(self.newest.definition, self.newest.prefix, self._model)
 
     def encode(self, value: Any) -> bytes:
+        write = self._write
         try:
-            return self.newest.prefix + self._write(value)
-        except WrongField as wrong:
-            where = f"its field {wrong.path}" if wrong.path else "its outermost form"
-            raise WireError(
-                f"a record {self._name} cannot be written: {where} does not take {wrong.kind} "
-                f"(schema {self.newest.title})"
-            ) from None  # the errors before it hold the payload
+            return write(value)
+        except FAULTS:
+            wrong = find_wrong_field(self.newest.definition, value, self._model)
+        where = f"its field {wrong.path}" if wrong.path else "its outermost form"
+        raise WireError(
+            f"a record {self._name} cannot be written: {where} does not take {wrong.kind} (schema {self.newest.title})"
+        ) from None  # the errors before it hold the payload
 
     def decode(self, data: bytes) -> Any:
         read = self._readers.get(data[:PREFIX_BYTES]) or self._reader(data)
         try:
             value, end = read(data, PREFIX_BYTES)
-        except FAULTS as error:
+            if end > len(data):
+                raise EOFError
+        except (EOFError, *FAULTS) as error:
             raise WireError(
                 f"the record {self._name} is damaged: its {len(data)} bytes end too early or do not fit the schema "
                 f"they name ({type(error).__name__})"
@@ -47,5 +60,6 @@ class RecordCodec:
 
     def _reader(self, data: bytes) -> Read:
         schema = self._registry.of(data, self._name)
-        _, self._readers[schema.prefix] = Compiler(self._model).compile(schema.definition)
+        check_classes(schema.definition, self._model)
+        self._readers[schema.prefix] = compile_reader(schema.definition, self._model)
         return self._readers[schema.prefix]
