@@ -268,7 +268,15 @@ class Driver:
         name = key or "interrupt"
         type_name = getattr(answer, "__name__", "")
         content = hash_of(question + f"|{type_name}|{name}".encode())
-        return self._leaf("interrupt", name, question, content, answer=answer, due=due, ref=None if answer is Any else type_name or None)
+        return self._leaf(
+            "interrupt",
+            name,
+            question,
+            content,
+            answer=answer,
+            due=due,
+            ref=None if answer is Any else type_name or None,
+        )
 
     def receive(self, name: str) -> Leaf[Any]:
         """The next signal of this name."""

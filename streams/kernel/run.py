@@ -194,6 +194,9 @@ class Run(NamedTuple):
     size: int = 0
 
 
+_BEFORE_THE_END = (Phase.ACTIVE, Phase.PENDING)
+
+
 def blank(run_id: str, offset: int) -> Run:
     """A run that no event has opened yet. `offset` is that of the command about to open it; it makes the identity."""
     return Run(run_id=run_id, identity=f"{run_id}@{offset}")
@@ -201,7 +204,7 @@ def blank(run_id: str, offset: int) -> Run:
 
 def is_terminal(run: Run) -> bool:
     """Whether the run has ended."""
-    return run.phase in (Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED)
+    return run.phase not in _BEFORE_THE_END
 
 
 def status_of(run: Run) -> Status:
