@@ -127,7 +127,7 @@ class _Watch(Observer):
     def run_blocked(self, run_id: str, code: str, message: str) -> None:
         self.message(f"run {run_id} is blocked: {code}: {message}")
 
-    def attempt_failed(self, run_id: str, op: str, task: str, attempt: int, code: str, message: str) -> None:  # noqa: PLR0917 - as in the class above
+    def attempt_failed(self, run_id: str, op: str, task: str, attempt: int, code: str, message: str) -> None:
         self.message(f"attempt {attempt} of {task} in {run_id} {op} failed: {code}: {message}")
 
     def message(self, text: str) -> None:

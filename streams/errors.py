@@ -215,9 +215,9 @@ class LogDamaged(LogError):
     """The log contradicts itself or what the caller knows of it: refuse the partition."""
 
 
-class Cancelled(BaseException):  # noqa: N818 - the name is part of the public interface
+class Cancelled(BaseException):
     """Thrown once into every live branch of a cancelled run; clean-up may use ops."""
 
 
-class Evicted(BaseException):  # noqa: N818 - the name is part of the public interface
+class Evicted(BaseException):
     """The coroutine was a cache and is being dropped; `finally` blocks run, ops do not."""

@@ -44,7 +44,7 @@ def add(verbs: Verbs) -> None:
     complete.add_argument("--op", metavar="ID", required=True)
 
 
-def _request(  # noqa: PLR0917 - a table of verbs reads best in columns
+def _request(
     verbs: Verbs, group: str, name: str, send: Request, help_: str, value: str | None = None, *more: str
 ) -> argparse.ArgumentParser:
     arguments = " ".join(("o-1", *(word.lower() for word in more), *([f"--value '{value}'"] if value else ())))

@@ -77,9 +77,7 @@ class TerminalObserver(Observer):
         text = f"{run_id} op {op}: {error_text(code, message)} · {cure}"
         self._say("parked", text, run_id=run_id, op=op, code=code, message=message)
 
-    def attempt_failed(  # noqa: PLR0917 - the port's own shape
-        self, run_id: str, op: str, task: str, attempt: int, code: str, message: str
-    ) -> None:
+    def attempt_failed(self, run_id: str, op: str, task: str, attempt: int, code: str, message: str) -> None:
         name = f"op {op} ({task})" if task else f"op {op}"
         fields = {"run_id": run_id, "op": op, "task": task, "attempt": attempt, "code": code, "message": message}
         self._say("retry", f"{run_id} {name}, attempt {attempt} failed: {error_text(code, message)}", **fields)

@@ -78,9 +78,7 @@ def _take(draft: Draft, input_: Input) -> None:
         on_recover(draft)
 
 
-def stop_run(  # noqa: PLR0917 - the arguments of `decide`, and why
-    definitions: Definitions, run: Run, input_: Input, env: Env, code: str, message: str
-) -> Decision:
+def stop_run(definitions: Definitions, run: Run, input_: Input, env: Env, code: str, message: str) -> Decision:
     """Block the run instead of deciding: what `decide` gave could not be written, or it did not come to an end.
 
     The input is held, as any input of a blocked run is; a command to a run that is not active is refused. `run` must be
@@ -96,9 +94,7 @@ def stop_run(  # noqa: PLR0917 - the arguments of `decide`, and why
     return Decision(draft.run, draft.events, None)
 
 
-def refuse(  # noqa: PLR0917 - the arguments of `decide`, and why
-    definitions: Definitions, run: Run, command: Command, env: Env, code: str, message: str
-) -> Decision:
+def refuse(definitions: Definitions, run: Run, command: Command, env: Env, code: str, message: str) -> Decision:
     """Turn a command down instead of deciding: code of the user's types raised something on its value."""
     draft = Draft(definitions, run, None, env)
     draft.offset = command.offset

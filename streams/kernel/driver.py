@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from streams.kernel.fault import (
 )
 from streams.kernel.ops import Branch, Group, Leaf, Op
 from streams.kernel.run import Delivered, Issued, Run
+from streams.kernel.times import as_datetime, span_us
 
 if TYPE_CHECKING:
     from streams.kernel.codec import Codec
@@ -42,8 +43,6 @@ COMMANDS_MAX = 10_000
 
 DEAD_CALLS_MAX = 100
 """Calls after eviction until a coroutine that swallows every exception is abandoned."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Driver:
@@ -221,7 +220,7 @@ class Driver:
     def now(self) -> datetime:
         """The time of the current delivery: it stands still between awaits and never goes back."""
         self.check()
-        return _EPOCH + timedelta(microseconds=self._at)
+        return as_datetime(self._at)
 
     def draw(self, bytes_count: int) -> bytes:
         """Bytes that look random and are the same at every replay."""
@@ -256,11 +255,7 @@ class Driver:
 
     def due_after(self, delay: float | timedelta) -> int:
         """Now + `delay` (seconds or timedelta), in microseconds since the epoch; less than now counts as now."""
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-        if not -1e12 < seconds < 1e12:
-            message = f"a delay of {delay!r} seconds is no time span; give a finite number or a timedelta"
-            raise ValueError(message)
-        return self._at + max(0, round(seconds * 1_000_000))
+        return self._at + span_us(delay)
 
     def interrupt(self, question: bytes, answer: Any, key: str | None, due: int | None) -> Leaf[Any]:
         """A question to a person or system; `answer` is the type that an answer must fit."""

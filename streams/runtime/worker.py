@@ -147,7 +147,7 @@ class Worker:
         for number in list(self.owner.partitions):
             await self.member.pause(number)
         end = self.engine.clock.monotonic() + self.engine.settings.stop_seconds
-        while (self.dispatcher.running or self._inbox) and self._failure is None:  # noqa: ASYNC110 - a bounded wait
+        while (self.dispatcher.running or self._inbox) and self._failure is None:
             if self.engine.clock.monotonic() > end:
                 return
             await asyncio.sleep(0.005)

