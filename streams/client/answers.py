@@ -33,8 +33,11 @@ _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 
 
 def _marks(*bodies: type) -> tuple[bytes, ...]:
-    """The names that the encoded form of such events holds: what has none of them need not be decoded."""
-    return tuple(TYPES[body].encode() for body in bodies)
+    """The families of such events, as their encoded form holds them: what has none of them need not be decoded.
+
+    A few events too many are decoded for it, but two short words are found five times as fast as six long ones.
+    """
+    return tuple(sorted({TYPES[body].partition(".")[0].encode() + b"." for body in bodies}))
 
 
 END_MARKS = _marks(*_ENDS)

@@ -35,8 +35,9 @@ T = TypeVar("T")
 ACCEPT_SECONDS = 30.0
 """How long `accepted` waits for a worker unless told otherwise."""
 
-_STARTED_MAX = 20_000
-"""Starts whose place in the log is remembered, so that their results need no search."""
+_STARTED_MAX = 10_000
+_STARTED_SECONDS = 3600.0
+"""Starts whose place in the log is remembered, so that their results need no search: some 400 bytes each."""
 
 
 class Client:
@@ -53,10 +54,10 @@ class Client:
         self.topics = topics_of(name, () if isinstance(app, str) else app.effects)
         self.values = Values(app)
         self._drafts = Drafts(self.values, new_id)
-        self._sender = Sender(log, self.topics, self._position)
-        self._followers: dict[int, Follower] = {}
+        self._follower = Follower(log, self.topics.events)
+        self._sender = Sender(log, self.topics, self._follower.position)
         self._loaders: dict[int, RunLoader] = {}
-        self._started: OrderedDict[str, Sent] = OrderedDict()
+        self._started: OrderedDict[str, tuple[float, Sent]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,8 +68,7 @@ class Client:
     async def close(self) -> None:
         """Stop following. The log stays open: it belongs to whoever opened it."""
         await self._sender.close()
-        for follower in self._followers.values():
-            await follower.close()
+        await self._follower.close()
         for loader in self._loaders.values():
             await loader.close()
 
@@ -193,8 +193,9 @@ class Client:
             Refused: the command was turned down, with the subclass that fits.
             TimeoutError: no worker has taken it in time. It stays in the log and will be taken later.
         """
-        follower = self._follower(sent.partition)
-        wait = follower.wait(sent.run_id, sent.events_from, lambda stored: verdict(stored, sent.offset))
+        wait = self._follower.wait(
+            sent.partition, sent.run_id, sent.events_from, lambda stored: verdict(stored, sent.offset)
+        )
         message = (
             f"no worker has taken the command for run {sent.run_id!r} in {timeout} s; it is kept. Is a worker of app "
             f"{self.topics.app!r} running? Start one with `streams worker MODULE:APP`"
@@ -214,14 +215,14 @@ class Client:
         return self._result(await _within(timeout, self._end(run_id), message), run_id)
 
     async def _end(self, run_id: str) -> End:
-        sent = self._started.get(run_id)
-        if sent is not None:
+        if run_id in self._started:
+            _, sent = self._started[run_id]
             seen: list[bool] = []
 
             def judge(stored: StoredEvent, offset: int = sent.offset) -> End | bool | None:
                 return end_of_started(stored, offset, seen)
 
-            found: End | bool = await self._follower(sent.partition).wait(run_id, sent.events_from, judge, START_MARKS)
+            found: End | bool = await self._follower.wait(sent.partition, run_id, sent.events_from, judge, START_MARKS)
             self._started.pop(run_id, None)
             if not isinstance(found, bool):
                 return found
@@ -238,8 +239,8 @@ class Client:
         if view.damage is not None:
             raise Refused(view.damage.code, f"run {run_id!r} cannot be read: {view.damage.message}")
         identity = view.run.identity if view.run is not None else ""
-        return await self._follower(partition).wait(
-            run_id, read_to, lambda stored: end_after(stored, identity), END_MARKS
+        return await self._follower.wait(
+            partition, run_id, read_to, lambda stored: end_after(stored, identity), END_MARKS
         )
 
     def _result(self, end: End, run_id: str) -> Any:
@@ -284,23 +285,15 @@ class Client:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _remember(self, sent: Sent) -> Sent:
-        self._started[sent.run_id] = sent
-        if len(self._started) > _STARTED_MAX:
+        now = asyncio.get_running_loop().time()
+        self._started[sent.run_id] = (now, sent)
+        self._started.move_to_end(sent.run_id)
+        while len(self._started) > _STARTED_MAX or now - next(iter(self._started.values()))[0] > _STARTED_SECONDS:
             self._started.popitem(last=False)
         return sent
 
     async def _send(self, run_id: str, request: cmd.Request, command_id: str | None, operator: str = "") -> Sent:
         return await self._sender.send(self._drafts.request(run_id, request, command_id, operator))
-
-    def _follower(self, partition: int) -> Follower:
-        follower = self._followers.get(partition)
-        if follower is None:
-            follower = self._followers[partition] = Follower(self.log, self.topics.events, partition)
-        return follower
-
-    def _position(self, partition: int) -> int | None:
-        follower = self._followers.get(partition)
-        return None if follower is None else follower.position
 
     def _loader(self, partition: int) -> RunLoader:
         loader = self._loaders.get(partition)
@@ -310,6 +303,8 @@ class Client:
 
 
 async def _within(timeout: float | None, wait: Awaitable[T], message: str) -> T:
+    if timeout is None:
+        return await wait
     limit = asyncio.timeout(timeout)
     try:
         async with limit:

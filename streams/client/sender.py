@@ -73,8 +73,7 @@ class Sender:
         """Append these commands in one go."""
         count = await self.partitions()
         places = [partition_of(draft.run_id.encode(), count) for draft in drafts]
-        unique = sorted(set(places))
-        ends = dict(zip(unique, await asyncio.gather(*map(self._end, unique)), strict=True))
+        ends = {place: await self._end(place) for place in sorted(set(places))}
         headers = headers_of("command")
         offsets = await self._log.append(
             [

@@ -180,6 +180,12 @@ class Producer(Protocol):
 class Reader(Protocol):
     """A reader of chosen partitions, outside any group."""
 
+    def add(self, partition: TopicPartition, offset: int) -> None:
+        """Read this partition too; a read under way takes notice."""
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Read this partition no more. Not while a read is under way."""
+
     async def read(self, records_max: int, timeout: float) -> list[Record]:
         """The next records in offset order per partition; an empty list after `timeout` seconds without any."""
 

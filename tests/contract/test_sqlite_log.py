@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streams.errors import CommitAborted, InDoubt, LogDamaged, LogUnavailable, UsageError
-from streams.log.port import TopicPartition
-from streams.log.sqlite.lane import transaction
+from streams.log.port import NewRecord, TopicPartition
+from streams.log.sqlite import SqliteLog, groups
+from streams.log.sqlite.core import topic_rows
+from streams.log.sqlite.lane import connect, transaction
 from streams.log.sqlite.patience import Patience, lock_holder
 from streams.log.sqlite.place import network_filesystem, parse_url
 from streams.log.sqlite.pulse import Silence
-from streams.log.sqlite.rows import headers_in, headers_out
+from streams.log.sqlite.rows import FRESH_RECORDS_MAX, headers_in, headers_out, insert
 from tests.contract.log_contract import EmbeddedContract
 from tests.contract.sqlite_config import SqliteConfig
-from tests.contract.worlds import World, case, new, values
+from tests.contract.worlds import World, case, new, until, values
 
 
 class TestSqliteLog(SqliteConfig, EmbeddedContract):
@@ -158,6 +164,152 @@ class TestFiles(SqliteConfig):
             return len(found)
 
         asyncio.run(body())
+
+
+class Foreign:
+    """Another process, as far as this one can tell: it writes the same file through a connection of its own."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self.place = log._core.place
+        self.patience = Patience(self.place.path, print)
+
+    async def write(self, body: Callable[[sqlite3.Connection], Any]) -> None:
+        await asyncio.to_thread(self._write, body)
+
+    def _write(self, body: Callable[[sqlite3.Connection], Any]) -> None:
+        with closing(connect(self.patience, "FULL")) as connection:
+            transaction(connection, self.patience, body)
+
+    async def append(self, record: NewRecord) -> None:
+        await self.write(lambda c: insert(c, [record], topic_rows(c, [record.topic]), 0))
+
+
+class TestWaking(SqliteConfig):
+    """Who waits is told of what he waits for, and of nothing else."""
+
+    def looks(self, log: SqliteLog) -> list[object]:
+        """Every job of the reading thread from now on."""
+        jobs: list[object] = []
+        run = log._core.looker.run
+
+        async def counted(job: Callable[[sqlite3.Connection], Any]) -> Any:
+            jobs.append(job)
+            return await run(job)
+
+        log._core.looker.run = counted  # type: ignore[method-assign]
+        return jobs
+
+    @case
+    async def test_a_reader_sleeps_through_commits_to_other_partitions(self, world: World):
+        log, other = await world.log(), await world.log()
+        topic = await world.topic(log, "t", 3)
+        reader = log.reader({TopicPartition(topic, p): 0 for p in (0, 1)})
+        assert await reader.read(10, 0) == []
+        jobs = self.looks(log)
+        waiting = asyncio.create_task(reader.read(10, 60.0))
+        for n in range(20):
+            await (log, other)[n % 2].append([new(topic, b"not his", partition=2)])
+            await asyncio.sleep(0.003)
+        assert not waiting.done()
+        assert jobs == []
+        await other.append([new(topic, b"his", partition=1)])
+        assert [record.value for record in await waiting] == [b"his"]
+        assert await log.reader({TopicPartition(topic, 1): 0}).read(10, 60.0) == waiting.result()
+
+    @case
+    async def test_what_this_process_wrote_is_read_without_a_look_at_the_file(self, world: World):
+        log = await world.log()
+        topic = await world.topic(log, "t", 2)
+        worker, _ = await world.owner(log, topic, 2)
+        reader = log.reader({TopicPartition(topic, p): 0 for p in (0, 1)})
+        await reader.read(10, 0)
+        for partition in (0, 1):
+            await worker.member.resume(partition, 0)
+        await worker.poll()
+        jobs = self.looks(log)
+        found, header = [], (("h", b"1"), ("empty", None))
+        for n in range(20):
+            worker.member._group_due = float("inf")
+            tasks = [asyncio.create_task(reader.read(10, 60.0)), asyncio.create_task(worker.poll(60.0))]
+            await asyncio.sleep(0)
+            await log.append([new(topic, b"%d" % n)._replace(headers=header), new(topic, None, partition=1)])
+            found += (await asyncio.gather(*tasks))[0]
+        assert len(jobs) <= 2, "the watch of the group may have had news of it meanwhile"
+        await until(lambda: len(worker.records) == len(found), worker)
+        again = await log.reader({TopicPartition(topic, p): 0 for p in (0, 1)}).read(100, 0)
+        assert len(again) == 40
+        assert sorted(found) == sorted(again) == sorted(worker.records)
+
+    @case
+    async def test_a_large_commit_is_read_back_in_parts(self, world: World):
+        log = await world.log()
+        topic = await world.topic(log, "t")
+        reader = log.reader({TopicPartition(topic, 0): 0})
+        await reader.read(10, 0)
+        for count in (FRESH_RECORDS_MAX + 1, 7):
+            waiting = asyncio.create_task(reader.read(5, 60.0))
+            await asyncio.sleep(0)
+            await log.append([new(topic, b"%d" % n) for n in range(count)])
+            found = await waiting
+            assert len(found) == 5
+            while len(found) < count:
+                found += await reader.read(5, 60.0)
+            assert [record.value for record in found] == [b"%d" % n for n in range(count)]
+
+    @case
+    async def test_another_process_wakes_those_who_wait(self, world: World):
+        log = await world.log()
+        topic = await world.topic(log, "t", 2)
+        worker, _ = await world.owner(log, topic, 2)
+        reader = log.reader({TopicPartition(topic, p): 0 for p in (0, 1)})
+        await worker.member.resume(1, 0)
+        foreign, began = Foreign(log), time.monotonic()
+        for n in range(5):
+            tasks = [asyncio.create_task(reader.read(10, 60.0)), asyncio.create_task(worker.poll(60.0))]
+            await asyncio.sleep(0.03)
+            await log.append([new(topic, b"ours", partition=0)])
+            await foreign.append(new(topic, b"theirs", partition=1))
+            await tasks[1]
+            found = await tasks[0]
+            while len(found) < 2:
+                found += await reader.read(10, 60.0)
+            assert [record.value for record in sorted(found)] == [b"ours", b"theirs"]
+            assert worker.values == [b"theirs"] * (n + 1)
+        assert time.monotonic() - began < 30
+
+    @case
+    async def test_a_change_of_the_group_wakes_a_member(self, world: World):
+        log = await world.log()
+        topic = await world.topic(log, "t", 2)
+        worker, _ = await world.owner(log, topic, 2)
+        foreign, began = Foreign(log), time.monotonic()
+        polling = asyncio.create_task(worker.poll(60.0))
+        await asyncio.sleep(0.03)
+        row = (worker.group, topic, "them", "them", 1)
+        await foreign.write(lambda connection: groups.enter(connection, row))
+        await polling
+        await until(lambda: len(worker.owned) == 1, worker)
+        assert worker.told("revoked")
+        polling = asyncio.create_task(worker.poll(60.0))
+        await asyncio.sleep(0.03)
+        await foreign.write(lambda connection: groups.leave(connection, worker.snapshot.token))
+        await polling
+        assert worker.told("lost")
+        assert time.monotonic() - began < 30
+
+    @case
+    async def test_a_busy_member_sees_that_its_group_has_changed(self, world: World):
+        log, other = await world.log(), await world.log()
+        topic = await world.topic(log, "t", 2)
+        worker, _ = await world.owner(log, topic, 2)
+        worker.resume_from = 0
+        await worker.member.resume(0, 0)
+        foreign = Foreign(log)
+        row = (worker.group, topic, "them", "them", 1)
+        await foreign.write(lambda connection: groups.enter(connection, row))
+        while not worker.told("revoked"):
+            await other.append([new(topic, b"work")])
+            await worker.poll(60.0)
 
 
 class FailingCommit:

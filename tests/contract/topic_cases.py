@@ -163,6 +163,30 @@ class TopicsAndAppends:
         await reader.close()
 
     @case
+    async def test_a_reader_takes_partitions_on_and_gives_them_up(self, world: World):
+        log = await world.log()
+        name = await world.topic(log, "events", 2)
+        offsets = await log.append([new(name, b"%d" % n, partition=1) for n in range(3)])
+        first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+        reader = log.reader({first: 0})
+        began = time.monotonic()
+        waiting = asyncio.create_task(reader.read(2, 60.0))
+        await asyncio.sleep(0.1)
+        reader.add(second, offsets[1])
+        taken = await waiting
+        while len(taken) < 2:
+            taken += await reader.read(2, 1.0)
+        assert [record.value for record in taken] == [b"1", b"2"]
+        assert time.monotonic() - began < 30
+        assert reader.position(second) == (await log.span(name, 1)).end
+        reader.remove(second)
+        await log.append([new(name, b"unread", partition=1), new(name, b"read")])
+        assert [record.value for record in await reader.read(10, 10.0)] == [b"read"]
+        reader.add(second, offsets[2] + 1)
+        assert [record.value for record in await reader.read(10, 10.0)] == [b"unread"]
+        await reader.close()
+
+    @case
     async def test_a_full_partition_does_not_starve_the_others(self, world: World):
         log = await world.log()
         name = await world.topic(log, "events", 2)

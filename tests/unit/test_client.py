@@ -342,9 +342,7 @@ def test_a_thousand_waits_read_the_log_once() -> None:
             events = sum([await owner.events_end(p) for p in range(3)])
             commands = 1_000
             assert log.records <= events + commands
-            assert [s.position for s in client._followers.values()] == [
-                await owner.events_end(p) for p in client._followers
-            ]
+            assert [client._follower.position(p) for p in range(3)] == [await owner.events_end(p) for p in range(3)]
 
     asyncio.run(body())
 
@@ -388,15 +386,68 @@ async def test_a_follower_rests_when_nobody_waits(world: World) -> None:
     try:
         sent = await world.start(echo, "x", "r")
         assert await world.client.accepted(sent, timeout=5)
-        following = world.client._followers[sent.partition]
-        assert following.position is not None
+        following = world.client._follower
+        assert following.position(sent.partition) is not None
         task = following._task
         assert task is not None
         await asyncio.wait_for(task, 30)
-        assert following.position is None
+        assert following.position(sent.partition) is None
         assert await world.client.accepted(sent, timeout=5)
     finally:
         follower.IDLE_SECONDS = idle
+
+
+@in_world
+async def test_a_follower_gives_up_only_the_partitions_where_nobody_waits(world: World) -> None:
+    idle, follower.IDLE_SECONDS = follower.IDLE_SECONDS, 0.02
+    try:
+        ids = {partition_of(b"r-%d" % n, 3): f"r-{n}" for n in range(20)}
+        sent = {partition: await world.client.start(echo, "x", run_id=run_id) for partition, run_id in ids.items()}
+        waiting = asyncio.ensure_future(world.client.accepted(sent[0]))
+        with pytest.raises(TimeoutError):
+            await world.client.accepted(sent[1], timeout=0.01)
+        assert world.client._follower.position(1) is not None
+        for _ in range(3_000):
+            await asyncio.sleep(0.01)
+            if world.client._follower.position(1) is None:
+                break
+        assert world.client._follower.position(1) is None
+        assert world.client._follower.position(0) is not None
+        await world.owner.take()
+        assert await waiting
+        assert await world.client.accepted(sent[1])
+    finally:
+        follower.IDLE_SECONDS = idle
+
+
+@in_world
+async def test_what_a_follower_keeps_is_bounded_for_all_partitions_together(world: World) -> None:
+    kept, follower.KEPT_BYTES_MAX = follower.KEPT_BYTES_MAX, 6_000
+    try:
+        for n in range(60):
+            sent = await world.start(echo, "y" * 200, f"r-{n}")
+            assert await world.client.accepted(sent)
+        tracks = world.client._follower._tracks
+        assert len(tracks) == 3
+        kept_bytes = sum(len(record.value or b"") for track in tracks.values() for record in track.since(0))
+        assert 0 < kept_bytes < 6_000
+    finally:
+        follower.KEPT_BYTES_MAX = kept
+
+
+@in_world
+async def test_starts_are_remembered_for_a_while(world: World) -> None:
+    for n in range(3):
+        await world.client.start(echo, "x", run_id=f"r-{n}")
+    await world.client.start(echo, "x", run_id="r-0")
+    assert list(world.client._started) == ["r-1", "r-2", "r-0"]
+    await world.owner.take()
+    assert await world.client.result("r-1") == "x"
+    assert list(world.client._started) == ["r-2", "r-0"]
+    at, sent = world.client._started["r-2"]
+    world.client._started["r-2"] = (at - 10_000, sent)
+    await world.client.start(echo, "x", run_id="r-3")
+    assert list(world.client._started) == ["r-0", "r-3"]
 
 
 @in_world

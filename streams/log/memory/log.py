@@ -124,12 +124,13 @@ class MemoryLog:
         found = self._store.group(group, topic)
         for member in found.of_client(client_id):
             found.remove(member)
-        self._store.bell.ring()
+        self._store.news.add(found)
 
     def rebalance(self, group: str, topic: str) -> None:
         """Begin a new generation without any change: snapshots taken before the next poll become stale by it."""
-        self._store.group(group, topic).generation += 1
-        self._store.bell.ring()
+        found = self._store.group(group, topic)
+        found.generation += 1
+        self._store.news.add(found)
 
 
 async def open_memory(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 from streams.errors import LogDamaged
 from streams.log.holding import Holding, rotated
@@ -30,24 +30,24 @@ class MemorySeat:
     async def enter(self) -> None:
         """Join under a new id."""
         self.id = self.group.enter(self._client_id)
-        self._store.bell.ring()
+        self._store.news.add(self.group)
 
     async def take(self) -> Mapping[int, int]:
         """Claim free partitions."""
         before = self.group.view().owners
         taken = {p: i for p, i in self.group.take(self.id).items() if before[p].member != self.id}
-        self._store.bell.ring()
+        self._store.news.add(self.group)
         return taken
 
     async def release(self, partitions: Collection[int]) -> None:
         """Give partitions back."""
         self.group.release(self.id, partitions)
-        self._store.bell.ring()
+        self._store.news.add(self.group)
 
     def leave(self) -> None:
         """Leave the group, with or without having given up everything."""
         self.group.remove(self.id)
-        self._store.bell.ring()
+        self._store.news.add(self.group)
 
 
 class MemoryMember:
@@ -68,13 +68,14 @@ class MemoryMember:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            rings = self._store.bell.rings
+            seen: dict[Hashable, int] = {self._group: self._store.news.number(self._group)}
             changed = await self._follow()
+            seen |= self._seen()
             records = self._deliver(records_max)
             left = deadline - loop.time()
             if records or changed or left <= 0:
                 return Batch(self._holding.snapshot, records)
-            await self._store.bell.wait(rings, left)
+            await self._store.news.wait(seen, left)
 
     def snapshot(self) -> GroupSnapshot:
         """The snapshot of the last poll."""
@@ -85,7 +86,7 @@ class MemoryMember:
         self._holding.require(partition)
         _check_position(self._store, TopicPartition(self._group.topic, partition), offset)
         self._holding.resume(partition, offset)
-        self._store.bell.ring()
+        self._store.news.add(self._group)
 
     async def pause(self, partition: int) -> None:
         """Deliver nothing of this partition."""
@@ -94,7 +95,7 @@ class MemoryMember:
     async def committed(self, partition: int) -> int | None:
         """The group's offset, once no transaction holds it pending."""
         while self._group.pending.get(partition):
-            await self._store.bell.wait(self._store.bell.rings, 1.0)
+            await self._store.news.wait({self._group: self._store.news.number(self._group)}, 1.0)
         return self._group.offsets.get(partition)
 
     async def close(self) -> None:
@@ -119,6 +120,10 @@ class MemoryMember:
         self._holding.refresh()
         return bool(self._holding.snapshot.token != before)
 
+    def _seen(self) -> dict[Hashable, int]:
+        logs = (self._store.partition(self._group.topic, partition) for partition in self._holding.cursors)
+        return {log: self._store.news.number(log) for log in logs}
+
     def _deliver(self, records_max: int) -> list[Record]:
         records: list[Record] = []
         for partition, cursor in self._holding.turn():
@@ -135,21 +140,30 @@ class MemoryReader:
         self._store = store
         self._positions = dict(start)
         self._isolation = isolation
-        self._checked = False
+        self._unchecked = set(start)
         self._turns = 0
+
+    def add(self, partition: TopicPartition, offset: int) -> None:
+        """Read this partition too."""
+        self._positions[partition] = offset
+        self._unchecked.add(partition)
+        self._store.news.wake(self)
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Read this partition no more."""
+        del self._positions[partition]
 
     async def read(self, records_max: int, timeout: float) -> list[Record]:
         """The next records of all partitions."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        self._check()
         while True:
-            rings = self._store.bell.rings
+            self._check()
             records = self._take(records_max)
             left = deadline - loop.time()
             if records or left <= 0:
                 return records
-            await self._store.bell.wait(rings, left)
+            await self._store.news.wait(self._seen(), left)
 
     def position(self, partition: TopicPartition) -> int:
         """One past everything passed so far."""
@@ -158,11 +172,16 @@ class MemoryReader:
     async def close(self) -> None:
         """Nothing is held."""
 
+    def _seen(self) -> dict[Hashable, int]:
+        """Every partition as it is, and this reader itself, for `add` to wake it."""
+        logs = (self._store.partition(*place) for place in self._positions)
+        return {self: 0, **{log: self._store.news.number(log) for log in logs}}
+
     def _check(self) -> None:
-        if not self._checked:
-            for place, position in self._positions.items():
+        for place, position in self._positions.items():
+            if place in self._unchecked:
                 _check_position(self._store, place, position)
-            self._checked = True
+        self._unchecked.clear()
 
     def _take(self, records_max: int) -> list[Record]:
         records: list[Record] = []

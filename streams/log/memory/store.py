@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import NAMESPACE_OID, uuid5
 
 from streams.errors import Fenced, UsageError
-from streams.log.bell import Bell
 from streams.log.memory.group import Group
 from streams.log.memory.hooks import Hooks
 from streams.log.memory.partition import PartitionLog
+from streams.log.news import News
 from streams.log.port import NewRecord, TopicInfo, TopicSpec
 
 __all__ = ["Store", "Transaction"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transaction:
     """A transaction as its coordinator sees it. `markers` counts what is not yet visible of its end."""
 
@@ -40,13 +40,16 @@ class Coordinated:
 
 
 class Store:
-    """The broker side of a memory log; it has no clock and no chance of its own."""
+    """The broker side of a memory log; it has no clock and no chance of its own.
+
+    News are of partitions, of groups, and of transactions whose end becomes visible.
+    """
 
     def __init__(self, clock: Callable[[], int], hooks: Hooks, transaction_timeout: float) -> None:
         self.clock = clock
         self.hooks = hooks
         self.transaction_timeout = transaction_timeout
-        self.bell = Bell()
+        self.news = News()
         self.topics: dict[str, TopicInfo] = {}
         self._logs: dict[str, list[PartitionLog]] = {}
         self._groups: dict[tuple[str, str], Group] = {}
@@ -98,7 +101,7 @@ class Store:
         """Wait until the end of this id's last transaction is visible everywhere."""
         coordinated = self._ids[transactional_id]
         while coordinated.last is not None and (coordinated.last.state == "open" or coordinated.last.markers):
-            await self.bell.wait(self.bell.rings, 1.0)
+            await self.news.wait({coordinated.last: 0}, 1.0)
 
     def begin(self, transactional_id: str, epoch: int) -> Transaction:
         """Begin a transaction, which ends by itself after its time-out."""
@@ -124,7 +127,7 @@ class Store:
             if transaction is not None:
                 transaction.partitions[log] = None
             offsets.append(log.append(record, now, transaction.id if transaction else 0))
-        self.bell.ring()
+            self.news.add(log)
         return offsets
 
     def send_offsets(self, group: Group, offsets: Mapping[int, int], transaction: Transaction) -> None:
@@ -141,23 +144,25 @@ class Store:
             transaction.timer.cancel()
         for log in transaction.partitions:
             delay = self.hooks.marker_delay(log.topic, log.partition)
-            self._later(delay, transaction, partial(log.mark, transaction.id, committed=committed))
+            self._later(delay, transaction, log, partial(log.mark, transaction.id, committed=committed))
         if transaction.group is not None:
             delay = self.hooks.offsets_delay(transaction.group.name)
-            self._later(delay, transaction, partial(_settle_offsets, transaction, committed=committed))
-        self.bell.ring()
+            settle = partial(_settle_offsets, transaction, committed=committed)
+            self._later(delay, transaction, transaction.group, settle)
+        self.news.wake(transaction)
 
-    def _later(self, delay: float, transaction: Transaction, act: Callable[[], None]) -> None:
-        if delay <= 0:
-            act()
-            return
+    def _later(self, delay: float, transaction: Transaction, where: Hashable, act: Callable[[], None]) -> None:
         transaction.markers += 1
-        asyncio.get_running_loop().call_later(delay, self._act, transaction, act)
+        if delay <= 0:
+            self._act(transaction, where, act)
+        else:
+            asyncio.get_running_loop().call_later(delay, self._act, transaction, where, act)
 
-    def _act(self, transaction: Transaction, act: Callable[[], None]) -> None:
+    def _act(self, transaction: Transaction, where: Hashable, act: Callable[[], None]) -> None:
         transaction.markers -= 1
         act()
-        self.bell.ring()
+        self.news.add(where)
+        self.news.wake(transaction)
 
     def _expire(self, transactional_id: str, transaction: Transaction) -> None:
         if transaction.state == "open":

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from streams.errors import UsageError
-from streams.log.bell import Bell
-from streams.log.port import TopicInfo
+from streams.log.news import News
+from streams.log.port import Record, TopicInfo, TopicPartition
 from streams.log.sqlite.lane import Lane
 from streams.log.sqlite.patience import Patience
 from streams.log.sqlite.place import Place
 from streams.log.sqlite.pulse import Pulse
-from streams.log.sqlite.rows import Topic
+from streams.log.sqlite.rows import Fetched, Topic, Wanted, Written
 
 __all__ = ["Core", "topic_rows"]
 
 _open: dict[str, list[Core]] = {}
-"""All logs of this process by path: a commit through one at once wakes those who wait at another."""
+"""All logs of this process by path: a commit through one at once wakes those who wait for it at another."""
 
 
 class Core:
-    """Two lanes (writing, reading), the pulse, the bell, and the topics seen so far."""
+    """Two lanes (writing, reading), the pulse, the news, and the topics seen so far.
+
+    News are of partitions by pid, told as their ends, and of groups by (group, topic), told as a count of changes.
+    """
 
     def __init__(self, place: Place, clock: Callable[[], int], on_stall: Callable[[str], None]) -> None:
         self.place = place
@@ -33,9 +37,10 @@ class Core:
         self.patience = patience
         self.writer = Lane(patience, "writer")
         self.looker = Lane(patience, "reader")
-        self.bell = Bell(self._on_wait)
-        self.pulse = Pulse(place, patience, self.bell, lambda: self._on_loop(self.bell.ring))
+        self.news = News(self._on_wait)
+        self.pulse = Pulse(place, patience, self.news, lambda found: self._on_loop(partial(self.news.tell, found)))
         self._topics: dict[str, Topic] = {}
+        self._fresh: Mapping[int, Sequence[Record]] = {}
 
     def start(self) -> None:
         """Begin heartbeats and watching, once the file has its tables."""
@@ -50,16 +55,39 @@ class Core:
         await self.looker.close()
         if self in _open.get(self.place.path, ()):
             _open[self.place.path].remove(self)
-            self.bell.ring()
+            self.news.wake_all()
             await self.loop.run_in_executor(None, self.pulse.join)
 
-    def ring(self) -> None:
-        """Tell everybody in this process that something was written."""
-        for other in _open.get(self.place.path, ()):
-            if other.loop is self.loop:
-                other.bell.ring()
+    def wrote(self, written: Written) -> None:
+        """Tell everybody in this process what was written."""
+        self._everywhere(lambda core: core._take_note(written))  # noqa: SLF001 - another one of the same class
+
+    def group_changed(self, group: str, topic: str) -> None:
+        """Tell everybody in this process that a group is not as it was."""
+        self._everywhere(lambda core: core.news.add((group, topic)))
+
+    def _everywhere(self, tell: Callable[[Core], None]) -> None:
+        for core in _open.get(self.place.path, ()):
+            if core.loop is self.loop:
+                tell(core)
             else:
-                other._on_loop(other.bell.ring)  # noqa: SLF001 - another one of the same class
+                core._on_loop(partial(tell, core))  # noqa: SLF001 - another one of the same class
+
+    def _take_note(self, written: Written) -> None:
+        self._fresh = written.fresh
+        self.news.tell(written.ends)
+
+    def at_hand(self, wanted: Sequence[Wanted], records_max: int) -> Fetched | None:
+        """What `fetch` would bring, where this process itself wrote all of it just now, and None elsewhere."""
+        records: list[Record] = []
+        positions: dict[TopicPartition, int] = {}
+        for place, pid, position in wanted:
+            stretch = self._fresh.get(pid, ())
+            if not stretch or position < stretch[0].offset or stretch[-1].offset + 1 != self.news.number(pid):
+                return None
+            records += stretch[position - stretch[0].offset :]
+            positions[place] = stretch[-1].offset + 1
+        return Fetched(records, positions, {}) if records and len(records) <= records_max else None
 
     async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the named topics that exist."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from streams.errors import CommitAborted, Fenced
 from streams.log.holding import GroupView, Owner
 from streams.log.port import GroupSnapshot
 from streams.log.rules import moves
 
-__all__ = ["beats", "check_fence", "enter", "leave", "look", "offsets", "release", "set_offsets", "take"]
+__all__ = ["beats", "check_fence", "enter", "leave", "look", "mark", "offsets", "release", "set_offsets", "take"]
+
+Mark = tuple[Any, ...]
+"""Differs when a group has changed: every assignment has a new incarnation, and every release leaves an owner less."""
 
 
 def enter(connection: sqlite3.Connection, row: tuple[str, str, str, str, int]) -> None:
@@ -27,6 +31,16 @@ def look(connection: sqlite3.Connection, group: str, topic: str, partitions: int
     )
     owners.update({partition: Owner(member, incarnation) for partition, member, incarnation in rows})
     return GroupView(frozenset(member for (member,) in members), owners)
+
+
+def mark(connection: sqlite3.Connection, group: str, topic: str) -> Mark:
+    """A short form of a group as it is now: one row, where a look takes one for each partition."""
+    row: Mark = connection.execute(
+        "SELECT (SELECT group_concat(member) FROM members WHERE grp = ?1 AND topic = ?2), sum(incarnation), "
+        "count(member) FROM owners WHERE grp = ?1 AND topic = ?2",
+        (group, topic),
+    ).fetchone()
+    return row
 
 
 def take(connection: sqlite3.Connection, group: str, topic: str, partitions: int, member: str) -> dict[int, int]:
@@ -65,13 +79,12 @@ def beats(connection: sqlite3.Connection) -> dict[str, int]:
 
 def check_fence(connection: sqlite3.Connection, snapshot: GroupSnapshot, partitions: Collection[int]) -> None:
     """Raise unless the snapshot's member still owns all `partitions`, in the same incarnations."""
-    rows = connection.execute(
-        "SELECT partition, member, incarnation FROM owners WHERE grp = ? AND topic = ?",
-        (snapshot.group, snapshot.topic),
-    )
-    owners = {partition: Owner(member, incarnation) for partition, member, incarnation in rows}
     for partition in partitions:
-        owner = owners.get(partition, Owner(None, 0))
+        row = connection.execute(
+            "SELECT member, incarnation FROM owners WHERE grp = ? AND topic = ? AND partition = ?",
+            (snapshot.group, snapshot.topic, partition),
+        ).fetchone()
+        owner = Owner(*(row or (None, 0)))
         if owner.member not in (None, snapshot.token):
             raise Fenced(f"partition {partition} of {snapshot.topic} belongs to {owner.member} now")
         if owner != Owner(snapshot.token, snapshot.owned[partition]):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Literal, TypeVar
 
 from streams.errors import CommitAborted, InDoubt, LogDamaged, LogError, LogUnavailable, UsageError
 from streams.log.sqlite.patience import Patience, is_busy
@@ -21,22 +24,28 @@ CACHE_KIB = 32_768
 
 
 class Lane:
-    """Runs jobs one after another on its thread. The connection is opened there, by the first job."""
+    """Runs jobs one after another on its thread. The connection is opened there, by the first job.
+
+    A pool of one thread would do, but takes twice the time for each job, and a commit is a job.
+    """
 
     def __init__(self, patience: Patience, name: str, durable: Literal["FULL", "NORMAL"] = "FULL") -> None:
         self.patience = patience
         self._durable: Literal["FULL", "NORMAL"] = durable
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{name}")
+        self._jobs: SimpleQueue[tuple[Callable[[sqlite3.Connection], Any] | None, asyncio.Future[Any]]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"sqlite-{name}", daemon=True)
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
         self._closed = False
+        self._thread.start()
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run `job` on the thread and return its result; sqlite's errors come out as ours."""
         same_process(self._pid, self.patience.path)
         if self._closed:
             raise ValueError(f"the log {self.patience.path} is closed: open it again")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, job)
+        found: T = await self._hand_over(job)
+        return found
 
     async def write(self, body: Callable[[sqlite3.Connection], T]) -> T:
         """Run `body` inside one transaction that writes."""
@@ -45,9 +54,32 @@ class Lane:
     async def close(self) -> None:
         """Close the connection and end the thread, after the jobs that wait."""
         same_process(self._pid, self.patience.path)
-        self._closed = True
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._disconnect)
-        self._threads.shutdown(wait=False)
+        if not self._closed:
+            self._closed = True
+            await self._hand_over(None)
+
+    def _hand_over(self, job: Callable[[sqlite3.Connection], Any] | None) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._jobs.put((job, done))
+        return done
+
+    def _work(self) -> None:
+        open_ = True
+        while open_:
+            open_ = self._serve(*self._jobs.get())
+
+    def _serve(self, job: Callable[[sqlite3.Connection], Any] | None, done: asyncio.Future[Any]) -> bool:
+        """Do one job, unless nobody waits for it any more; False after the last one, which has no job."""
+        try:
+            result = None if done.cancelled() or job is None else self._call(job)
+            answer = partial(_answer, done, result, None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
+            answer = partial(_answer, done, None, error)
+        if job is None:
+            self._disconnect()
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            done.get_loop().call_soon_threadsafe(answer)
+        return job is not None
 
     def _call(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -61,6 +93,14 @@ class Lane:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _answer(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if not done.done():
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
 
 
 def same_process(opened_by: int, path: str) -> None:

@@ -11,7 +11,7 @@ from streams.log.port import GroupSnapshot, NewRecord
 from streams.log.rules import check_commit, refuse_unwritable
 from streams.log.sqlite import groups
 from streams.log.sqlite.core import Core
-from streams.log.sqlite.rows import Topic, insert
+from streams.log.sqlite.rows import Topic, Written, insert
 
 __all__ = ["Appender", "SqliteProducer"]
 
@@ -36,7 +36,7 @@ class SqliteProducer:
             raise ValueError(f"the producer {self.id} {self._unusable}: make a new one")
         topics = await writable(self._core, records)
 
-        def body(connection: sqlite3.Connection) -> list[int]:
+        def body(connection: sqlite3.Connection) -> Written:
             _check_epoch(connection, self.id, self._epoch)
             groups.check_fence(connection, snapshot, offsets)
             written = insert(connection, records, topics, self._core.clock())
@@ -50,8 +50,8 @@ class SqliteProducer:
         except (InDoubt, asyncio.CancelledError):
             self._unusable = "has a commit in doubt"
             raise
-        self._core.ring()
-        return written
+        self._core.wrote(written)
+        return written.offsets
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Fence whoever uses these ids; there is no open transaction to end."""
@@ -110,7 +110,7 @@ class Appender:
         records = [record for some, _, _ in batch for record in some]
         topics = {name: topic for _, some, _ in batch for name, topic in some.items()}
         try:
-            offsets = await self._core.writer.write(
+            written = await self._core.writer.write(
                 lambda connection: insert(connection, records, topics, self._core.clock())
             )
         except BaseException as error:
@@ -121,11 +121,11 @@ class Appender:
             if not isinstance(error, Exception):
                 raise
             return
-        self._core.ring()
+        self._core.wrote(written)
         at = 0
         for some, _, done in batch:
             if not done.done():
-                done.set_result(offsets[at : at + len(some)])
+                done.set_result(written.offsets[at : at + len(some)])
             at += len(some)
 
 

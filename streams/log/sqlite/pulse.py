@@ -5,14 +5,15 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from streams.errors import LogError
-from streams.log.bell import Bell
+from streams.log.news import News
 from streams.log.sqlite import groups
 from streams.log.sqlite.lane import connect, transaction, translated
 from streams.log.sqlite.patience import Patience
 from streams.log.sqlite.place import Place
+from streams.log.sqlite.rows import spans, sum_of_ends
 
 __all__ = ["Pulse", "Silence"]
 
@@ -49,15 +50,19 @@ class Silence:
 class Pulse:
     """One daemon thread with its own connection, off the event loop: a busy loop must not cost the membership."""
 
-    def __init__(self, place: Place, patience: Patience, bell: Bell, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, place: Place, patience: Patience, news: News, tell: Callable[[Mapping[Hashable, int]], None]
+    ) -> None:
         self._place = place
         self._patience = patience
-        self._bell = bell
-        self._ring = ring
+        self._news = news
+        self._tell = tell
         self._members: dict[str, Callable[[], bool]] = {}
         self._observers = 0
         self._silence = Silence(place.session_timeout)
         self._version = -1
+        self._looked: frozenset[Hashable] = frozenset()
+        self._marks: dict[Hashable, groups.Mark] = {}
         self._changed_at = 0.0
         self._beat_at = 0.0
         self._kicked = threading.Event()
@@ -117,13 +122,33 @@ class Pulse:
         if self._beating and now >= self._beat_at:
             self._beat_at = now + self._place.heartbeat_interval
             if transaction(connection, self._patience, self._beat):
-                self._ring()
-        if self._bell.waiting:
+                self._version = -1  # the version does not tell of what this connection itself has written
+        awaited = self._news.awaited
+        if awaited:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             if version != self._version:
-                self._version = version
                 self._changed_at = now
-                self._ring()
+            if version != self._version or not self._looked.issuperset(awaited):
+                self._look(connection, awaited)
+                self._version, self._looked = version, frozenset(awaited)
+
+    def _look(self, connection: sqlite3.Connection, awaited: Collection[Hashable]) -> None:
+        """Tell what is news to this process; most commits are its own, and those who wait know of them already."""
+        found: dict[Hashable, int] = {}
+        pids = [key for key in awaited if isinstance(key, int)]
+        known = {pid: self._news.number(pid) for pid in pids}
+        # Ends only grow, so equal sums are equal ends; a sum is one row.
+        if sum_of_ends(connection, pids) != sum(known.values()):
+            found |= {pid: end for pid, (_, end) in spans(connection, pids).items() if end > known[pid]}
+        for key in awaited:
+            if isinstance(key, tuple):
+                mark = groups.mark(connection, *key)
+                if mark != self._marks.get(key):
+                    self._marks[key] = mark
+                    # Read after the mark: who has seen a higher number has looked later than this.
+                    found[key] = self._news.number(key) + 1
+        if found:
+            self._tell(found)
 
     def _beat(self, connection: sqlite3.Connection) -> list[str]:
         alive = [(member,) for member, alive in list(self._members.items()) if alive()]
@@ -137,13 +162,13 @@ class Pulse:
         """Sleep until the next heartbeat, the next look, or a kick."""
         now = time.monotonic()
         seconds = max(0.0, self._beat_at - now) if self._beating else None
-        if self._bell.waiting:
+        if self._news.awaited:
             quiet = min(WATCH_SECONDS_MAX, max(WATCH_SECONDS_MIN, (now - self._changed_at) / 100))
             seconds = quiet if seconds is None else min(seconds, quiet)
         else:
             # Announce the rest before the second look, or a waiter that comes in between would not be noticed.
             self._resting = True
-            if self._bell.waiting:
+            if self._news.awaited:
                 seconds = 0.0
         self._kicked.wait(seconds)
         self._kicked.clear()

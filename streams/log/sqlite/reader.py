@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 
 from streams.log.holding import rotated
 from streams.log.port import Record, TopicPartition
 from streams.log.sqlite.core import Core
-from streams.log.sqlite.rows import Wanted, fetch, in_snapshot
+from streams.log.sqlite.rows import Wanted, fetch
 
 __all__ = ["SqliteReader"]
 
@@ -22,19 +22,25 @@ class SqliteReader:
         self._pids: dict[TopicPartition, int] = {}
         self._turns = 0
 
+    def add(self, partition: TopicPartition, offset: int) -> None:
+        """Read this partition too."""
+        self._positions[partition] = offset
+        self._core.news.wake(self)
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Read this partition no more."""
+        del self._positions[partition]
+        self._pids.pop(partition, None)
+
     async def read(self, records_max: int, timeout: float) -> list[Record]:
-        """The next records of all partitions."""
+        """The next records of all partitions. What is known to have none is not looked at until the time is over."""
         deadline = self._core.loop.time() + timeout
-        for place in self._positions:
-            if place not in self._pids:
-                self._pids[place] = await self._core.pid(*place)
         while True:
-            rings = self._core.bell.rings
-            records = await self._take(records_max)
-            left = deadline - self._core.loop.time()
-            if records or left <= 0:
+            await self._core.news.wait(self._seen(), deadline - self._core.loop.time())
+            over = self._core.loop.time() >= deadline
+            records = await self._take(records_max, whole=over)
+            if records or over:
                 return records
-            await self._core.bell.wait(rings, left)
 
     def position(self, partition: TopicPartition) -> int:
         """One past everything passed so far."""
@@ -43,11 +49,25 @@ class SqliteReader:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _take(self, records_max: int) -> list[Record]:
+    def _seen(self) -> dict[Hashable, int]:
+        """How far each partition was looked at, and this reader itself, for `add` to wake it."""
+        return {self: 0 if len(self._pids) == len(self._positions) else -1} | {
+            pid: self._positions[place] for place, pid in self._pids.items()
+        }
+
+    async def _take(self, records_max: int, *, whole: bool) -> list[Record]:
         self._turns += 1
-        places = rotated(list(self._positions), self._turns)
-        wanted = [Wanted(place, self._pids[place], self._positions[place]) for place in places]
-        job = partial(fetch, wanted=wanted, records_max=records_max)
-        records, positions = await self._core.looker.run(partial(in_snapshot, look=job))
-        self._positions.update(positions)
-        return records
+        wanted = []
+        for place, position in rotated(list(self._positions.items()), self._turns):
+            pid = self._pids.get(place)
+            if pid is None:
+                wanted.append(Wanted(place, await self._core.pid(*place), position))
+            elif whole or self._core.news.number(pid) > position:
+                wanted.append(Wanted(place, pid, position))
+        fetched = None if whole else self._core.at_hand(wanted, records_max)
+        if fetched is None:
+            fetched = await self._core.looker.run(partial(fetch, wanted=wanted, records_max=records_max))
+            self._core.news.tell(fetched.ends)
+        self._pids.update({w.place: w.pid for w in wanted})
+        self._positions.update(fetched.positions)
+        return fetched.records

@@ -12,8 +12,10 @@ from streams.log.port import Headers, NewRecord, Record, Span, TopicInfo, TopicP
 
 __all__ = [
     "PID_SHIFT",
+    "Fetched",
     "Topic",
     "Wanted",
+    "Written",
     "fetch",
     "headers_in",
     "headers_out",
@@ -21,6 +23,7 @@ __all__ = [
     "insert",
     "outside",
     "spans",
+    "sum_of_ends",
 ]
 
 T = TypeVar("T")
@@ -30,6 +33,10 @@ OFFSET_MASK = (1 << PID_SHIFT) - 1
 ROWS_AT_ONCE = 128
 FETCH_BYTES_MAX = 32 << 20
 """A read stops after this much, whatever its number of records, so that large values do not fill the memory."""
+
+FRESH_RECORDS_MAX = 100
+FRESH_BYTES_MAX = 1_000_000
+"""A larger commit is not kept for those who wait for it in this process: they read it back, off the event loop."""
 
 _LENGTHS = struct.Struct("<Ii")
 
@@ -47,6 +54,22 @@ class Wanted(NamedTuple):
     place: TopicPartition
     pid: int
     position: int
+
+
+class Fetched(NamedTuple):
+    """What a look at several partitions brought: records, the positions after them, and the ends by pid."""
+
+    records: list[Record]
+    positions: Mapping[TopicPartition, int]
+    ends: Mapping[int, int]
+
+
+class Written(NamedTuple):
+    """Offsets of records, the ends of their partitions by pid, and what they are to readers, where they are few."""
+
+    offsets: list[int]
+    ends: Mapping[int, int]
+    fresh: Mapping[int, list[Record]]
 
 
 def headers_out(headers: Headers) -> bytes | None:
@@ -85,53 +108,63 @@ def in_snapshot(connection: sqlite3.Connection, look: Callable[[sqlite3.Connecti
 
 def spans(connection: sqlite3.Connection, pids: Iterable[int]) -> dict[int, Span]:
     """The ends of partitions."""
-    listed = ",".join(map(str, pids))
+    listed = ",".join(map(str, sorted(pids)))  # one text, and so one prepared statement, for one set
     rows = connection.execute(f"SELECT pid, start, next FROM partitions WHERE pid IN ({listed})")  # noqa: S608 - integers
     return {pid: Span(start, end) for pid, start, end in rows}
 
 
+def sum_of_ends(connection: sqlite3.Connection, pids: Iterable[int]) -> int:
+    """The ends of partitions, added up."""
+    listed = ",".join(map(str, sorted(pids)))
+    (total,) = connection.execute(f"SELECT sum(next) FROM partitions WHERE pid IN ({listed})").fetchone()  # noqa: S608 - integers
+    return int(total or 0)
+
+
 def insert(
     connection: sqlite3.Connection, records: Sequence[NewRecord], topics: Mapping[str, Topic], now_ms: int
-) -> list[int]:
-    """Write records at the ends of their partitions; return their offsets."""
+) -> Written:
+    """Write records at the ends of their partitions."""
     if not records:
-        return []
+        return Written([], {}, {})
     places = {(topic, partition) for topic, partition, *_ in records}
     pids = {(topic, partition): topics[topic].pids[partition] for topic, partition in places}
     ends = spans(connection, pids.values())
     following = {place: (pid << PID_SHIFT) + ends[pid].end for place, pid in pids.items()}
     rows = []
+    fresh: dict[int, list[Record]] = {}
+    few = len(records) <= FRESH_RECORDS_MAX and sum(len(record.value or b"") for record in records) <= FRESH_BYTES_MAX
     for topic, partition, key, value, headers in records:
         place = (topic, partition)
         row_id = following[place]
         following[place] = row_id + 1
         rows.append((row_id, now_ms, key, value, headers_out(headers) if headers else None))
+        if few:
+            record = Record(topic, partition, row_id & OFFSET_MASK, now_ms, key, value, headers)
+            fresh.setdefault(row_id >> PID_SHIFT, []).append(record)
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-    moved = [(row_id & OFFSET_MASK, row_id >> PID_SHIFT) for row_id in following.values()]
-    connection.executemany("UPDATE partitions SET next = ? WHERE pid = ?", moved)
-    return [row[0] & OFFSET_MASK for row in rows]
+    moved = {row_id >> PID_SHIFT: row_id & OFFSET_MASK for row_id in following.values()}
+    connection.executemany("UPDATE partitions SET next = ? WHERE pid = ?", [(end, pid) for pid, end in moved.items()])
+    return Written([row[0] & OFFSET_MASK for row in rows], moved, fresh)
 
 
-def fetch(
-    connection: sqlite3.Connection, wanted: Sequence[Wanted], records_max: int
-) -> tuple[list[Record], dict[TopicPartition, int]]:
-    """Records of several partitions, in offset order each, and the positions after them. Needs `in_snapshot`."""
-    ends = spans(connection, {w.pid for w in wanted})
+def fetch(connection: sqlite3.Connection, wanted: Sequence[Wanted], records_max: int) -> Fetched:
+    """Records of several partitions, in offset order each, up to the ends at the beginning of the look."""
+    found_spans = spans(connection, [w.pid for w in wanted])
     records: list[Record] = []
     positions: dict[TopicPartition, int] = {}
     bytes_left = FETCH_BYTES_MAX
     for w in wanted:
         place, pid, position = w
-        start, end = ends[pid]
+        start, end = found_spans[pid]
         if not start <= position <= end:
-            raise outside(place, position, ends[pid])
+            raise outside(place, position, found_spans[pid])
         if position < end and len(records) < records_max and bytes_left > 0:
-            found, complete, size = _stretch(connection, w, records_max - len(records), bytes_left)
+            found, complete, size = _stretch(connection, w, end, records_max - len(records), bytes_left)
             bytes_left -= size
             records += found
             # Complete means that nothing more stands before the end, so holes at the end are passed too.
             positions[place] = end if complete else found[-1].offset + 1
-    return records, positions
+    return Fetched(records, positions, {pid: span.end for pid, span in found_spans.items()})
 
 
 def outside(place: TopicPartition, position: int, span: Span) -> LogDamaged:
@@ -143,13 +176,13 @@ def outside(place: TopicPartition, position: int, span: Span) -> LogDamaged:
 
 
 def _stretch(
-    connection: sqlite3.Connection, wanted: Wanted, records_max: int, bytes_max: int
+    connection: sqlite3.Connection, wanted: Wanted, end: int, records_max: int, bytes_max: int
 ) -> tuple[list[Record], bool, int]:
     (topic, partition), pid, position = wanted
     first = pid << PID_SHIFT
     rows = connection.execute(
         "SELECT id, timestamp, key, value, headers FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
-        (first + position, first + OFFSET_MASK, records_max),
+        (first + position, first + end, records_max),
     )
     found: list[Record] = []
     size = 0
