@@ -14,7 +14,7 @@ from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.partition import Partition, PartitionState
-from streams.runtime.restore import Found, find_ends, read_lease, restore, stable_offset
+from streams.runtime.restore import Found, check_tail, find_ends, read_lease, restore, stable_offset
 from streams.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -136,12 +136,14 @@ class Owner:
         commands = await log.span(topics.commands, number)
         partition.topic_id = worker.topic_ids[topics.commands]
         self._check_lease(partition, lease, commands)
+        tail = lease.tail if lease is not None else 0
+        check_tail(topics, number, tail, ends[topics.events])
         partition.applied = lease.applied if lease is not None else commands.start
-        partition.events_end = lease.tail if lease is not None else 0
+        partition.events_end = tail
         unchanged = commands.start if committed is None else committed
         await self._claim(partition, lease.epoch if lease is not None else 0, unchanged)
         # 6: state. The claim has moved the ends of leases only.
-        found = await restore(log, topics, partition, lease.tail if lease is not None else 0, ends)
+        found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)
         while found.epoch_seen >= partition.epoch:
             engine.observer.message(
@@ -239,7 +241,8 @@ class Owner:
         items = [item for item in worker.take_finished(numbers) if _is_last(item)]
         items += worker.dispatcher.hand_back(numbers, "the partition moves to another worker")
         try:
-            await asyncio.wait_for(self._last_turns(snapshot, partitions, items), deadline.left())
+            async with asyncio.timeout(deadline.left()):
+                await self._last_turns(snapshot, partitions, items)
         except (LogError, TimeoutError) as error:
             # Nothing is lost by it: the next owner finds the attempts as started, and looks them up or tries again.
             worker.engine.observer.message(f"giving up partitions {sorted(numbers)} without a release record: {error}")

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from streams.errors import LogDamaged, WireError
 from streams.kernel.bodies import RunExpired
 from streams.kernel.evolve import evolve
-from streams.kernel.run import Run, blank, is_terminal
+from streams.kernel.run import Run, is_terminal
 from streams.log.port import Log, Member, Record, Span, TopicPartition
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
 from streams.wire.topics import Topics
 
-__all__ = ["Found", "find_ends", "read_lease", "restore", "stable_offset"]
+__all__ = ["Found", "check_tail", "find_ends", "read_lease", "restore", "stable_offset"]
 
 _CHUNK = 5_000
 _PATIENCE_SECONDS = 1.0
@@ -81,18 +81,22 @@ async def read_lease(log: Log, topics: Topics, partition: int, span: Span) -> Le
         raise LogDamaged(message) from error
 
 
-async def restore(log: Log, topics: Topics, partition: Partition, tail: int, ends: Mapping[str, Span]) -> Found:
-    """Checkpoints, then events from `tail` on, up to the captured ends. Raises `LogDamaged` where the tail is gone."""
-    events = ends[topics.events]
+def check_tail(topics: Topics, partition: int, tail: int, events: Span) -> None:
+    """Raise `LogDamaged` where events that no checkpoint covers are gone. Before the claim: nothing is written then."""
     if events.start > tail or events.end < tail:
         message = (
-            f"partition {partition.number}: the events from offset {tail} on are needed, and the log holds "
+            f"partition {partition}: the events from offset {tail} on are needed, and the log holds "
             f"{events.start} to {events.end}. Restore the topic {topics.events} from a copy, or rebuild"
         )
         raise LogDamaged(message)
+
+
+async def restore(log: Log, topics: Topics, partition: Partition, tail: int, ends: Mapping[str, Span]) -> Found:
+    """Checkpoints, then events from `tail` on, up to the captured ends."""
+    end = ends[topics.events].end
     await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
-    found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, events.end)
-    partition.events_end = events.end
+    found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, end)
+    partition.events_end = end
     return found
 
 
@@ -121,7 +125,7 @@ def _add_checkpoint(partition: Partition, key: bytes, value: bytes, offset: int)
     except WireError as error:
         state = Damaged(run_id, offset, f"its checkpoint at offset {offset} cannot be read: {error}")
     if isinstance(state, Damaged):
-        hot = Hot(blank(run_id, state.offset))
+        hot = _nameless(run_id)
         hot.damaged = state.reason
     else:
         hot = Hot(state)
@@ -147,15 +151,15 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
     try:
         event = decode_event(record.value if record.value is not None else b"")
     except WireError as error:
-        _damage(partition, run_id, record, f"the event at offset {record.offset} cannot be read: {error}", damaged)
+        known = partition.runs.get(run_id) or _nameless(run_id)
+        _damage(partition, known, record, f"the event at offset {record.offset} cannot be read: {error}", damaged)
         return 0, 0
     shown = (event.epoch, 0 if event.offset is None else event.offset + 1)
     if event.seq is None:
         return shown
     hot = partition.runs.get(event.run_id)
-    if hot is not None and _opened_at(event.identity) < _opened_at(hot.run.identity):
-        return shown  # of a run that has expired, whose name another one has now
     if isinstance(event.body, RunExpired):
+        # A later run of this name has all its events after this one, whatever its checkpoint has shown of it.
         partition.runs.pop(event.run_id, None)
         damaged.pop(event.run_id, None)
         return shown
@@ -163,14 +167,15 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         hot = Hot(Run(run_id=event.run_id, identity=event.identity))
     if event.seq <= hot.run.seq or hot.damaged is not None:
         if hot.damaged is not None and event.seq > hot.run.seq:
-            hot.run = hot.run._replace(seq=event.seq, at=max(event.at, hot.run.at), epoch=event.epoch)
+            at = max(event.at, hot.run.at)
+            hot.run = hot.run._replace(identity=event.identity, seq=event.seq, at=at, epoch=event.epoch)
         return shown
     if is_terminal(hot.run):
         return shown  # nothing changes a run that has ended
     try:
         hot.run = evolve(hot.run, event)
     except ValueError as error:
-        _damage(partition, event.run_id, record, str(error), damaged)
+        _damage(partition, hot, record, str(error), damaged)
         return shown
     hot.since_bytes += len(record.value or b"")
     if hot.first_offset is None:
@@ -179,21 +184,18 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
     return shown
 
 
-def _opened_at(identity: str) -> int:
-    """The offset of the command that opened the run."""
-    offset = identity.rpartition("@")[2]
-    return int(offset) if offset.isdecimal() else -1
+def _nameless(run_id: str) -> Hot:
+    """A run of which nothing is known but its id."""
+    return Hot(Run(run_id, f"{run_id}@?"))
 
 
-def _damage(
-    partition: Partition, run_id: str, record: Record, reason: str, damaged: dict[str, tuple[Hot, int]]
-) -> None:
-    hot = partition.runs.setdefault(run_id, Hot(blank(run_id, record.offset)))
+def _damage(partition: Partition, hot: Hot, record: Record, reason: str, damaged: dict[str, tuple[Hot, int]]) -> None:
     if hot.damaged is None and not is_terminal(hot.run):
         hot.damaged = reason
         if hot.first_offset is None:
             hot.first_offset = record.offset  # until its `damaged` checkpoint is committed
-        damaged[run_id] = (hot, record.offset)
+        partition.runs[hot.run.run_id] = hot
+        damaged[hot.run.run_id] = (hot, record.offset)
 
 
 async def _records(log: Log, place: TopicPartition, start: int, end: int) -> AsyncIterator[Record]:

@@ -202,7 +202,9 @@ class Worker:
                 return
             self._polled.clear()
             try:
-                await asyncio.wait_for(self._polled.wait(), _POLL_SECONDS)
+                # No wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._polled.wait()
             except TimeoutError:
                 return
 

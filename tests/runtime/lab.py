@@ -81,7 +81,8 @@ class Running:
         self.worker.trust_producer = dead
         self.task.cancel()
         await self.log.close()
-        await asyncio.wait([self.task])
+        await asyncio.wait([self.task], timeout=HANG_SECONDS)
+        assert self.task.done()
         if not self.task.cancelled():
             self.task.exception()
 

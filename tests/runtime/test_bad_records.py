@@ -244,6 +244,22 @@ async def test_f06_a_repeated_event_changes_nothing(lab: Lab):
 
 
 @case(app)
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_f09_what_comes_after_the_end_of_a_run_changes_nothing_of_it(lab: Lab, kind: str):
+    (ended,) = of_partition(1, 1)
+    running = await lab.worker()
+    await lab.history.start("healthy", ended, 1)
+    assert await lab.history.result(ended) == 2
+    await running.stop()
+    lab.damaged.add(ended)
+    await damage(lab, ended, kind)
+    running = await lab.worker()
+    assert running.told.heard("run_blocked") == []
+    offset = await lab.history.start("healthy", ended, 1)
+    assert (await lab.history.answered(offset, ended)).code == "DUPLICATE"
+
+
+@case(app)
 async def test_f06_garbage_under_the_key_of_nobody_harms_nobody(lab: Lab):
     _, good, new = await prepare(lab)
     for key in (None, b"", b"\xff\xfe", b"nobody"):

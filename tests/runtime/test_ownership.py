@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from streams import App, Context, TaskContext
+from streams import App, Context, Retry, TaskContext
 from streams.errors import UsageError
 from streams.kernel import bodies as ev
 from streams.log.memory.hooks import End, Hooks
 from streams.log.port import NewRecord, TopicPartition, TopicSpec
+from streams.runtime.inputs import Sweep
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.topics import ensure_topics
 from streams.runtime.worker import PartitionRefused, Worker
@@ -21,11 +22,12 @@ from streams.wire.records import Lease, decode_lease, encode_lease
 from streams.wire.topics import topics_of
 from tests.runtime.checker import records_of
 from tests.runtime.faults import Faults
-from tests.runtime.history import resume, start, until
+from tests.runtime.history import resume, signal, start, until
 from tests.runtime.lab import PARTITIONS, Lab, Running, case
 
 app = App("owners")
 parcels = app.effect("parcels", int)
+news = app.signal("news", int)
 
 
 @app.task
@@ -45,6 +47,23 @@ async def steps(ctx: Context, number: int) -> int:
 @app.workflow(version=1)
 async def asks(ctx: Context, number: int) -> str:
     return await ctx.interrupt("?", answer=str)
+
+
+@app.workflow(version=1)
+async def asks_twice(ctx: Context, _: None) -> list[str]:
+    return [await ctx.interrupt("?", answer=str), await ctx.interrupt("??", answer=str)]
+
+
+@app.task(retry=Retry(max_attempts=3, initial=0.4, max_delay=0.4))
+async def fails_first(ctx: TaskContext) -> int:
+    if ctx.attempt == 1:
+        raise RuntimeError("once")
+    return ctx.attempt
+
+
+@app.workflow(version=1)
+async def fails_once(ctx: Context, _: None) -> int:
+    return await ctx.run(fails_first)
 
 
 @case(app)
@@ -173,6 +192,99 @@ async def test_f21_a_strict_worker_ends_when_a_partition_is_refused(lab: Lab):
         await worker.run()
     await log.close()
     lab.unchecked = True
+
+
+# -- turns in which several things meet --------------------------------------------------------------------------------
+
+
+@case(app)
+async def test_a_sweep_and_a_later_input_of_the_same_run_in_one_turn_lose_no_event(lab: Lab):
+    settings: dict[str, Any] = {
+        "checkpoint_bytes_min": 1_000_000,
+        "checkpoint_age_seconds": 0.0,
+        "sweep_seconds": 600.0,
+    }
+    running = await lab.worker(**settings)
+    await lab.history.start("asks_twice", "r", None)
+    await lab.history.seen("r", ev.OpScheduled)
+    partition = running.worker.owner.partitions[lab.history.partition("r")]
+    partition.runs["r"].first_at = 0  # it has gone long without a checkpoint
+    async with running.worker.turn_lock:
+        running.worker.put(Sweep(partition))
+        await lab.history.send("r", resume("one"))
+        await until(lambda: len(running.worker._inbox) == 2)
+    await lab.history.seen("r", ev.OpScheduled, 2)
+    await running.stop()
+    await lab.check()
+    await lab.worker()
+    await lab.history.send("r", resume("two"))
+    assert await lab.history.result("r") == ["one", "two"]
+
+
+@case(app, "memory")
+async def test_f12_an_attempt_that_is_only_due_when_a_partition_leaves_is_not_started_there(lab: Lab):
+    first = await lab.worker()
+    run_id = next(f"r{n}" for n in range(100) if lab.history.partition(f"r{n}") == PARTITIONS - 1)
+    await lab.history.start("fails_once", run_id, None)
+    await lab.history.seen(run_id, ev.AttemptFailed)
+    async with first.worker.turn_lock:
+        await lab.worker(owns=0)
+        await until(lambda: first.worker.turn_lock._waiters, "the call that takes the partition back")
+        await until(lambda: first.worker._inbox, "the time of the next attempt")
+    assert await lab.history.result(run_id) == 2
+    assert len(lab.history.bodies(run_id, ev.AttemptStarted)) == 1
+
+
+@case(app, "memory")
+async def test_inputs_of_a_partition_that_is_not_in_the_snapshot_are_dropped(lab: Lab):
+    running = await lab.worker()
+    worker = running.worker
+    async with worker.turn_lock:
+        snapshot = worker.member.snapshot()
+        for partition in worker.owner.partitions.values():
+            worker.put(Sweep(partition))
+        owned = {0: snapshot.owned[0], 1: snapshot.owned[1] + 1}
+        items = worker._next_items(snapshot._replace(owned=owned))
+    assert [item.partition.number for item in items] == [0]
+
+
+async def a_run_that_expires(lab: Lab, waits: str, early: str) -> Running:
+    """Its first event lies below the tail, which a waiting run holds where it is; the rest above."""
+    running = await lab.worker(sweep_seconds=0.05, early_input_seconds=0.5, checkpoint_bytes_min=1_000_000)
+    await lab.history.send(early, signal("news", 1))
+    await lab.history.seen(early, ev.SignalReceived, 1)
+    await lab.history.start("asks", waits, 1)
+    await lab.history.seen(waits, ev.OpScheduled)
+    await lab.history.send(early, signal("news", 2))
+    await lab.history.seen(early, ev.RunExpired)
+    return running
+
+
+@case(app)
+async def test_f09_what_is_left_of_an_expired_run_is_no_damage(lab: Lab):
+    waits, early = [f"r{n}" for n in range(100) if lab.history.partition(f"r{n}") == 1][:2]
+    running = await a_run_that_expires(lab, waits, early)
+    for _ in range(2):
+        await running.stop()
+        running = await lab.worker()
+        assert running.told.heard("run_blocked") == []
+    await lab.history.start("steps", early, 1)
+    assert await lab.history.result(early) == 5
+
+
+@case(app)
+async def test_f09_the_end_of_an_expired_run_does_not_end_a_later_one_of_its_name(lab: Lab):
+    waits, early = [f"r{n}" for n in range(100) if lab.history.partition(f"r{n}") == 1][:2]
+    running = await a_run_that_expires(lab, waits, early)
+    await running.stop()
+    running = await lab.worker(checkpoint_bytes_min=1)
+    await lab.history.start("asks", early, 1)
+    await lab.history.seen(early, ev.OpScheduled)
+    await running.kill()
+    await lab.worker()
+    await lab.history.send_all([(early, resume("yes")), (waits, resume("yes"))])
+    assert await lab.history.result(early) == "yes"
+    assert await lab.history.result(waits) == "yes"
 
 
 # -- topics ----------------------------------------------------------------------------------------------------------
