@@ -129,6 +129,10 @@ class TaskContext:
         if self._heartbeat is not None:
             self._heartbeat(details)
 
+    def end(self) -> None:
+        """The attempt has ended: what still calls records nothing."""
+        self._heartbeat = None
+
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[P, R]):

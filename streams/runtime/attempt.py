@@ -94,6 +94,8 @@ class Attempt:
             self._tell(outcome)
         finally:
             self._stop_expiry()
+            self._asyncio_task = None
+            self.context.end()
             self._ended(self)
 
     async def _outcome(self) -> Outcome:

@@ -9,7 +9,7 @@ from streams.kernel.commands import Cancel, Command
 from streams.kernel.decide import Decision, decide, refuse, stop_run
 from streams.kernel.events import Event
 from streams.kernel.inputs import Due, Env, Input
-from streams.kernel.run import blank, is_terminal
+from streams.kernel.run import OpPhase, blank, is_terminal
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
 from streams.runtime.engine import Engine
@@ -232,6 +232,9 @@ class Turn:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
             op = working.run.ops.get(body.op)
             self.told.append((event, op.name if op is not None else ""))
+        elif isinstance(body, ev.HeldDropped):
+            waiting = (op for op in working.run.ops.values() if op.due is not None and op.phase is OpPhase.WAITING)
+            self.timers += [Timer(op.due or 0, partition, run_id, op.id) for op in waiting]
         elif isinstance(body, (ev.OpWithdrawn, ev.CancelRequested)):
             self.stops.append((partition, run_id))
         elif isinstance(body, (ev.RunBlocked, ev.OpParked, *_ENDS)):

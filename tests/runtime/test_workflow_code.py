@@ -16,6 +16,8 @@ from streams.kernel import commands as cmd
 from tests.runtime.history import resume, signal, start
 from tests.runtime.lab import Lab, case
 
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'nested' was never awaited")
+
 app = App("code")
 state: dict[str, Any] = {}
 

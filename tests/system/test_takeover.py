@@ -11,8 +11,9 @@ import pytest
 
 from streams.kernel import bodies as ev
 from streams.kernel.run import Phase
+from streams.log.sqlite.patience import lock_holder
 from tests.runtime.history import start, until
-from tests.system.processes import World, world
+from tests.system.processes import Process, World, world
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,17 @@ def run(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(inside())
 
 
+async def freeze(process: Process, w: World) -> None:
+    """Freeze a worker outside a commit: inside one it would hold the lock of the file, and the others wait for it."""
+    while True:
+        process.signal(signal.SIGSTOP)
+        await asyncio.sleep(0.1)
+        if lock_holder(f"{w.folder}/log.db") != process.pid:
+            return
+        process.signal(signal.SIGCONT)
+        await asyncio.sleep(0.05)
+
+
 def test_f24_a_frozen_worker_publishes_nothing_after_it_and_rejoins_by_itself(tmp_path: Path):
     async def scenario(w: World) -> None:
         frozen = await w.worker(stop_seconds=0.0)
@@ -32,8 +44,7 @@ def test_f24_a_frozen_worker_publishes_nothing_after_it_and_rejoins_by_itself(tm
         await w.history.send_all([(f"steps{n}", start("steps", n)) for n in range(20)])
         await w.history.start("patient", "patient", 300.0)
         await until(lambda: w.attempts("patient", "slow") == [1])
-        frozen.signal(signal.SIGSTOP)
-        await asyncio.sleep(1.0)  # there is nothing to see of a process that is not there
+        await freeze(frozen, w)
         other = await w.worker(stop_seconds=0.0)
         await other.owns(4)
         await w.history.ended(*(f"steps{n}" for n in range(20)))
