@@ -230,4 +230,5 @@ async def test_skipped_commands_are_counted_once_although_the_turn_is_redone(lab
     await lab.history.send_all([(f"w{n}", resume("x")) for n in range(10)])
     running = await lab.worker(faults=Faults(nth("aborted", *range(PARTITIONS + 1, PARTITIONS + 9))))
     await lab.history.ended(*(f"w{n}" for n in range(10)))
+    await running.stop()  # what is told comes after what is committed
     assert sum(told[2] for told in running.told.heard("skipped")) == 10
