@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
+from streams.kernel.changes import UNCHECKED
 from streams.kernel.events import Event
 from streams.ops.payload import plain_body
 from streams.ops.texts import iso, line, span
@@ -78,7 +79,7 @@ class Teller:
         self._started_at = event.at
         version = f" version {body.version}" if body.version else ""
         input_ = line({name: self._codec.to_plain(value) for name, value in body.base})
-        if [name for name, _ in body.base] == ["input"]:
+        if [name for name, _ in body.base] in (["input"], [UNCHECKED]):
             input_ = self._value(body.base[0][1])
         return Told(f"{body.workflow}{version} started by {body.owner or '?'} (epoch {event.epoch}) with {input_}")
 
