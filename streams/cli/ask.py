@@ -13,7 +13,7 @@ from streams.cli.logs import connect
 from streams.cli.parser import Verbs, attribute, json_value, run_id, seconds, whole_number
 from streams.cli.terminal import console, note, plain, print_json
 from streams.cli.wait import print_end, wait_for_end
-from streams.client import Client, Sent
+from streams.client import Client, RunView, Sent
 from streams.errors import Refused, UsageError
 
 __all__ = ["ANSWER_SECONDS", "add"]
@@ -105,10 +105,14 @@ async def _start_one(args: argparse.Namespace) -> int:
         status = view.status.value if view is not None else None
         done = {True: "started", False: "was started before with this input; nothing changed", None: _NOT_TAKEN}[new]
         _print_answer(args, sent, f"run {sent.run_id} {done}", new=new, status=status)
-        blocked = view.run.blocked if view is not None and view.run is not None else None
-        if blocked is not None:
-            raise Refused(blocked.code, f"{blocked.message}; then: streams retry {sent.run_id}")
+        _refuse_blocked(view)
         return 0
+
+
+def _refuse_blocked(view: RunView | None) -> None:
+    blocked = view.run.blocked if view is not None and view.run is not None else None
+    if view is not None and blocked is not None:
+        raise Refused(blocked.code, f"{blocked.message}; then: streams retry {view.run_id}")
 
 
 _DONE = {
@@ -145,6 +149,8 @@ async def _ask(args: argparse.Namespace, send: Request) -> int:
     async with connect(args) as client:
         sent = await send(client, args)
         new = await _answer(client, sent)
+        if new and args.verb == "retry":
+            _refuse_blocked(await client.get(sent.run_id))
         words = {True: _DONE[args.verb], False: "knew this already; nothing changed", None: _NOT_TAKEN}
         subject = "the request for run" if new is None else "run"
         _print_answer(args, sent, f"{subject} {sent.run_id} {words[new]}", new=new)

@@ -27,10 +27,13 @@ from streams.ops.timeline import history_lines, timeline
 __all__ = ["add"]
 
 
+_STATUSES = [status.value for status in Status]
+
+
 def add(verbs: Verbs) -> None:
     """Declare the verbs."""
     runs = verbs.add("look", "runs", _runs, "list runs", "streams runs --status waiting --attr tenant=acme")
-    runs.add_argument("--status", metavar="S", choices=[*Status], help=f"one of {', '.join(Status)}")
+    runs.add_argument("--status", metavar="S", choices=_STATUSES, help=f"one of {', '.join(_STATUSES)}")
     runs.add_argument("--attr", metavar="K=V", type=attribute, action="append", default=[], help="only those with it")
     for name, run, help_ in (
         ("show", _show, "show a run: where it stands, what it waits for, its result"),

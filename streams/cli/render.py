@@ -59,11 +59,12 @@ def facts(pairs: Iterable[tuple[str, Text | str]]) -> Table:
 def run_facts(run: Mapping[str, Any]) -> Table:
     """What `show` prints of a run."""
     version = f" v{run['version']}" if run["version"] else ""
+    since = f"{local_time(run['started_at'])}, " if run["started_at"] else ""
     pairs: list[tuple[str, Text | str]] = [
         ("run", plain(run["run_id"], "bold")),
         ("workflow", f"{run['workflow'] or '?'}{version}"),
         ("status", status_text(run)),
-        ("since", f"{local_time(run['started_at'])}, last event {local_time(run['changed_at'])} (seq {run['seq']})"),
+        ("since", f"{since}last event {local_time(run['changed_at'])} (seq {run['seq']})"),
         ("place", f"partition {run['partition']}, epoch {run['epoch']}, owner {run['owner'] or 'nobody'}"),
     ]
     if run["attributes"]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 __all__ = ["VALUE_BYTES_MAX", "Codec"]
 
 VALUE_BYTES_MAX = 256_000
-"""The limit of one encoded user value, in bytes (design 7)."""
+"""The limit of one encoded user value, in bytes."""
 
 
 class Codec(Protocol):

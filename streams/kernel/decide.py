@@ -34,7 +34,7 @@ from streams.kernel.run import OpPhase, OpState, Phase, Run, is_terminal
 __all__ = ["EARLY_INPUTS_MAX", "Decision", "decide", "refuse", "stop_run"]
 
 EARLY_INPUTS_MAX = 100
-"""Inputs that a run keeps before it is started (design 6)."""
+"""Inputs that a run keeps before it is started."""
 
 
 class Decision(NamedTuple):

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 SEEN_MAX = 1_000
-"""How many ids of signals and updates a run remembers, to know a repeated one (design 6)."""
+"""How many ids of signals and updates a run remembers, to know a repeated one."""
 
 RUN_BYTES_MAX = 700_000
 """Bound of a run's stored values in bytes, below the limit of a record, so that its checkpoint can be written."""

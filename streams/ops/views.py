@@ -1,4 +1,4 @@
-"""A run as one plain object: what `show` and `runs` print with `--json`. Its fields are a contract (design 11)."""
+"""A run as one plain object: what `show` and `runs` print with `--json`. Its fields are a contract."""
 
 from __future__ import annotations
 

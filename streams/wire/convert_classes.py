@@ -166,7 +166,7 @@ def _validate(cls: Any, value: Any) -> Any:
 
 
 def _not_plain(value: Any) -> Any:
-    raise NotImplementedError(type(value).__name__)
+    raise TypeError(type(value).__name__)
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, Flag
 from typing import Any
@@ -46,7 +47,7 @@ _BUILT_INS: tuple[type, ...] = (
 _UNSET: Any = object()
 
 
-class Shape:
+class Shape(ABC):
     """One class of the user: `take` gives its parts by name (or one plain value), `build` makes an instance of them."""
 
     __slots__ = ("cls", "name", "verify")
@@ -57,11 +58,13 @@ class Shape:
         self.verify = False
         """Whether equality of the copy does not follow from the parts alone, so that it is checked at each write."""
 
+    @abstractmethod
     def take(self, value: Any) -> dict[str, Any] | str | int:
-        raise NotImplementedError
+        """The parts of an instance."""
 
+    @abstractmethod
     def build(self, parts: Any) -> Any:
-        raise NotImplementedError
+        """An instance of these parts."""
 
     def aside(self, value: Any) -> dict[str, Any]:  # noqa: ARG002 - for the kinds that have some
         """State beside the parts: more members of the tagged object. Most kinds have none."""

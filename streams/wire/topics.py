@@ -1,4 +1,4 @@
-"""The topics of an app: their names, and the settings they are created with (design 2)."""
+"""The topics of an app: their names, and the settings they are created with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _kept(ms: int) -> dict[str, str]:
 
 
 class Topics(NamedTuple):
-    """The names of an app's topics. Never change one: they are the app's address (design 2)."""
+    """The names of an app's topics. Never change one: they are the app's address."""
 
     app: str
     commands: str

@@ -23,8 +23,6 @@ from tests.contract.worlds import HANG_SECONDS, World, case, new, until, values
 
 CHILD = Path(__file__).with_name("sqlite_worker.py")
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/locks")
-
 
 class Child:
     """A worker in another process, and what it said."""
@@ -124,7 +122,6 @@ class TestProcesses(SqliteConfig):
             assert seconds < SESSION_MS / 1000 * 8, "a guard against hangs; the bound itself is printed by the bench"
         assert {len(await values(log, events, [p])) % 100 for p in (0, 1)} == {0}
 
-    @linux
     @case
     async def test_f05_a_frozen_owner_is_replaced_and_fenced(self, world: World):
         log, group, commands, events = await self.prepare(world)
@@ -152,7 +149,6 @@ class TestProcesses(SqliteConfig):
                 return
             child.kill(signal.SIGCONT)
 
-    @linux
     @case
     async def test_a_process_frozen_inside_a_commit_is_named_and_loses_nothing(self, world: World):
         log, group, commands, events = await self.prepare(world)
