@@ -305,6 +305,13 @@ _TABLE = (
         "Give the run id as key: 1 to 200 bytes of UTF-8 without control characters.",
     ),
     Advice(
+        "EARLY_INPUT_EXPIRED",
+        _COMMAND,
+        "A signal or a cancel came for a run that nobody has started within a day. It lies among the dead letters as a "
+        "command.",
+        "Start the run, then produce the dead letter's value again under the same key.",
+    ),
+    Advice(
         "WRONG_PARTITION",
         _COMMAND,
         "The command lies on another partition than its run id belongs to; taking it would make a second copy of the "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streams.kernel.commands import Cancel, Request, Signal
 from streams.kernel.run import Phase, Run
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.settings import WorkerSettings
-from streams.wire.records import DeadLetter
+from streams.wire.records import DeadLetter, encode_command
 
 __all__ = ["early_letters", "is_forgotten", "overdue"]
 
@@ -30,9 +31,13 @@ def is_forgotten(run: Run, now: int, settings: WorkerSettings) -> bool:
 
 
 def early_letters(topic: str, partition: int, run: Run, now: int, settings: WorkerSettings) -> Iterator[DeadLetter]:
-    """The early input of a forgotten run as dead letters."""
-    for item in run.inbox:
-        reason = (
-            f"signal {item.name!r} waited {settings.early_input_seconds:.0f} s for run {run.run_id!r} to be started"
-        )
-        yield DeadLetter(topic, partition, run.offset, reason, run.run_id.encode(), item.value, now)
+    """The early input of a forgotten run as dead letters. Each holds a command, so that it can be sent back as it is."""
+    requests: list[Request] = [Signal(item.name, item.value) for item in run.inbox]
+    if run.cancel_requested:
+        requests.append(Cancel())
+    for request in requests:
+        what = f"signal {request.name!r}" if isinstance(request, Signal) else "a cancel"
+        reason = f"{what} waited {settings.early_input_seconds:.0f} s for run {run.run_id!r} to be started"
+        value = encode_command(request, command_id=None)
+        key = run.run_id.encode()
+        yield DeadLetter(topic, partition, run.offset, reason, key, value, now, code="EARLY_INPUT_EXPIRED")
