@@ -9,12 +9,13 @@ from streams.errors import WireError
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
 from streams.kernel.events import Event
-from streams.kernel.evolve import evolve
+from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import OpPhase, Phase, Run, Status, is_terminal, status_of
 from streams.log.port import Record
 from streams.wire.records import Damaged, Lease, decode_checkpoint
+from streams.wire.schemas import SchemaUnknown
 
-__all__ = ["CheckpointAt", "Fold", "RunView", "opened_at", "unreadable"]
+__all__ = ["CheckpointAt", "Fold", "RunView", "opened_at"]
 
 
 class CheckpointAt(NamedTuple):
@@ -59,7 +60,7 @@ class RunView(NamedTuple):
 class Fold:
     """The fold of one run. Give it the events of its partition in order."""
 
-    __slots__ = ("_marked", "_owner", "checkpoint", "damage", "gone", "run", "run_id")
+    __slots__ = ("_marked", "_newer", "_owner", "checkpoint", "damage", "gone", "run", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -71,6 +72,8 @@ class Fold:
         self._owner = (-1, "")
         self._marked = -1
         """Where the owner of the run found it damaged."""
+        self._newer = False
+        """Whether a newer release wrote a record of the run: what follows cannot be judged, so it is not folded."""
 
     @classmethod
     def of(cls, run_id: str, record: Record | None) -> Fold:
@@ -81,7 +84,7 @@ class Fold:
         try:
             found = decode_checkpoint(record.value)
         except WireError as error:
-            fold.damage = unreadable(f"its checkpoint at offset {record.offset}", error)
+            fold.skip(f"its checkpoint at offset {record.offset}", error)
             return fold
         if isinstance(found, Damaged):
             fold._marked = found.offset
@@ -94,7 +97,7 @@ class Fold:
     def add(self, stored: StoredEvent) -> None:
         """Fold one event. One that does not follow makes the run damaged, as it does for its owner."""
         event = stored.event
-        if event.seq is None:
+        if event.seq is None or self._newer:
             return
         if self._is_other_life(event):
             if self.run is not None and opened_at(event.identity) < opened_at(self.run.identity):
@@ -113,8 +116,18 @@ class Fold:
             self.run = evolve(run, event)
             if _forced(event):
                 self.damage = None
+        except UnknownEvent as error:
+            self._see_newer(f"{error} (offset {stored.offset} of the events)")
         except ValueError as error:
             self.damage = _damage(f"{error} (offset {stored.offset} of the events)")
+
+    def skip(self, what: str, error: WireError) -> None:
+        """Note that a record of the run cannot be read. One of a newer release is no damage."""
+        message = f"{what} cannot be read: {error}"
+        if isinstance(error, SchemaUnknown):
+            self._see_newer(message)
+        elif not self._newer:
+            self.damage = _damage(message)
 
     def view(self, partition: int, lease: Lease | None) -> RunView | None:
         """What was found; None where there is no such run."""
@@ -126,6 +139,14 @@ class Fold:
         elif self.run is None or epoch != self.run.epoch:
             owner = ""
         return RunView(self.run_id, partition, self.run, lease, self.checkpoint, self.damage, owner)
+
+    def _see_newer(self, message: str) -> None:
+        if self._newer:
+            return
+        self._newer = True
+        self.damage = Failure("state", SchemaUnknown.code, message)
+        if self.gone:  # whatever was written after the end of the run is of another one
+            self.run, self.gone = None, False
 
     def _is_other_life(self, event: Event) -> bool:
         return self.run is None or event.identity != self.run.identity
@@ -153,11 +174,6 @@ class Fold:
 
 def _damage(message: str) -> Failure:
     return Failure("state", "RUN_DAMAGED", message)
-
-
-def unreadable(what: str, error: WireError) -> Failure:
-    """Why a run cannot be folded when a record of it cannot be read."""
-    return Failure("state", getattr(error, "code", "RUN_DAMAGED"), f"{what} cannot be read: {error}")
 
 
 def _forced(event: Event) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from streams.client.fold import Fold, RunView, unreadable
+from streams.client.fold import Fold, RunView
 from streams.client.reading import Progress, scan, stored_event
 from streams.errors import WireError
 from streams.log.port import Log, Record
@@ -90,7 +90,7 @@ def _add(folds: dict[bytes, Fold], key: bytes, record: Record) -> int:
     try:
         stored = stored_event(record)
     except WireError as error:
-        _fold_of(folds, key).damage = unreadable(f"the record at offset {record.offset} of the events", error)
+        _fold_of(folds, key).skip(f"the record at offset {record.offset} of the events", error)
         return 0
     if stored.event.seq is not None:
         _fold_of(folds, key).add(stored)

@@ -21,7 +21,7 @@ from streams.kernel.run import (
 )
 from streams.kernel.vector import Vector
 
-__all__ = ["evolve"]
+__all__ = ["UnknownEvent", "evolve"]
 
 _ASKED = frozenset({OpPhase.RUNNING, OpPhase.HELD})
 _WITHDRAWN = ev.Failure("cancelled", "WITHDRAWN", "it was withdrawn while no attempt was running")
@@ -29,11 +29,15 @@ Changes = dict[str, Any]
 _ENTRY_BYTES = 64
 
 
+class UnknownEvent(ValueError):
+    """An event that a newer release of streams wrote. It is no damage: that release can fold it."""
+
+
 def evolve(run: Run, event: Event) -> Run:
     """Return the state after `event`.
 
     Raises ValueError when the event does not follow on the state: a gap or a repeat in seq, or an event after the
-    end. Whoever folds a log treats that as damage of this run.
+    end. Whoever folds a log treats that as damage of this run, unless it is an `UnknownEvent`.
     """
     if event.seq is None:
         return run
@@ -59,7 +63,7 @@ def _fold(run: Run, event: Event) -> Changes:
     fold = _FOLDS.get(type(event.body))
     if fold is None:
         message = f"event {event.seq} ({event.type}) of run {run.run_id!r} is not known to this version of streams"
-        raise ValueError(message)
+        raise UnknownEvent(message)
     try:
         return fold(run, event, event.body)
     except (KeyError, IndexError, StopIteration) as error:

@@ -61,9 +61,10 @@ _TABLE = (
     Advice(
         "SCHEMA_VERSION_UNSUPPORTED",
         _RUN,
-        "A newer release of streams wrote the state or an event of the run. Nothing is wrong with it.",
-        "Upgrade the worker (or the tool that told you), then retry.",
-        (_RETRY,),
+        "A newer release of streams wrote the state or an event of the run. Nothing is wrong with it. Its partition is "
+        "refused, so that an older worker changes nothing; the others go on.",
+        "Run workers of that release (or upgrade the tool that told you); the partition is tried again every 30 s and "
+        "then goes on by itself.",
     ),
     Advice(
         "RUN_DAMAGED",

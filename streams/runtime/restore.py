@@ -1,4 +1,4 @@
-"""Acquiring a partition: find the true end, claim, restore. The order is the guarantee (design 5)."""
+"""Acquiring a partition: find the true end, claim, restore. The order is the guarantee."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from streams.errors import LogDamaged, WireError
 from streams.kernel.bodies import RunExpired
-from streams.kernel.evolve import evolve
+from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
 from streams.log.port import Log, Member, Record, Span, TopicPartition
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
+from streams.wire.schemas import SchemaUnknown
 from streams.wire.topics import Topics
 
 __all__ = ["Found", "check_tail", "find_ends", "read_lease", "restore", "stable_offset"]
@@ -73,6 +74,8 @@ async def read_lease(log: Log, topics: Topics, partition: int, span: Span) -> Le
         return None
     try:
         return decode_lease(last.value)
+    except SchemaUnknown as error:
+        raise _newer(partition, last, error) from error
     except WireError as error:
         message = (
             f"the lease of partition {partition} at offset {last.offset} cannot be read: {error}. Delete it (a null "
@@ -92,7 +95,12 @@ def check_tail(topics: Topics, partition: int, tail: int, events: Span) -> None:
 
 
 async def restore(log: Log, topics: Topics, partition: Partition, tail: int, ends: Mapping[str, Span]) -> Found:
-    """Checkpoints, then events from `tail` on, up to the captured ends."""
+    """Checkpoints, then events from `tail` on, up to the captured ends.
+
+    Raises `LogDamaged` for a record of a newer release. The claim has been written by then, which harms nobody: a
+    lease changes no run, and a worker that knows the record claims above it and goes on. A `damaged` checkpoint, or a
+    command set aside, would end a healthy run in the middle of a rolling deploy.
+    """
     end = ends[topics.events].end
     await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
     found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, end)
@@ -101,8 +109,7 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
 
 
 async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span: Span) -> None:
-    latest: dict[bytes, bytes] = {}
-    offsets: dict[bytes, int] = {}
+    latest: dict[bytes, Record] = {}
     place = TopicPartition(topics.checkpoints, partition.number)
     async for record in _records(log, place, span.start, span.end):
         if record.key is None:
@@ -110,20 +117,23 @@ async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span
         if record.value is None:
             latest.pop(record.key, None)
         else:
-            latest[record.key] = record.value
-            offsets[record.key] = record.offset
-    for count, (key, value) in enumerate(latest.items()):
-        _add_checkpoint(partition, key, value, offsets[key])
+            latest[record.key] = record
+    for count, (key, record) in enumerate(latest.items()):
+        _add_checkpoint(partition, key, record)
         if count % _CHUNK == _CHUNK - 1:
             await asyncio.sleep(0)
 
 
-def _add_checkpoint(partition: Partition, key: bytes, value: bytes, offset: int) -> None:
+def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
     run_id = key.decode("utf-8", "backslashreplace")
+    value = record.value or b""
     try:
         state = decode_checkpoint(value)
+    except SchemaUnknown as error:
+        raise _newer(partition.number, record, error) from error
     except WireError as error:
-        state = Damaged(run_id, offset, f"its checkpoint at offset {offset} cannot be read: {error}")
+        reason = f"its checkpoint at offset {record.offset} cannot be read: {error}"
+        state = Damaged(run_id, record.offset, reason)
     if isinstance(state, Damaged):
         hot = _nameless(run_id)
         hot.damaged = state.reason
@@ -150,6 +160,9 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
     run_id = (record.key or b"").decode("utf-8", "backslashreplace")
     try:
         event = decode_event(record.value if record.value is not None else b"")
+    except SchemaUnknown as error:
+        # Also under the key of a run that has ended: it may be the first event of the next run of that name.
+        raise _newer(partition.number, record, error) from error
     except WireError as error:
         known = partition.runs.get(run_id) or _nameless(run_id)
         _damage(partition, known, record, f"the event at offset {record.offset} cannot be read: {error}", damaged)
@@ -174,6 +187,8 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         return shown  # nothing changes a run that has ended
     try:
         hot.run = evolve(hot.run, event)
+    except UnknownEvent as error:
+        raise _newer(partition.number, record, error) from error
     except ValueError as error:
         _damage(partition, hot, record, str(error), damaged)
         return shown
@@ -182,6 +197,14 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         hot.first_offset, hot.first_at = record.offset, event.at
     partition.runs[event.run_id] = hot
     return shown
+
+
+def _newer(partition: int, record: Record, error: Exception) -> LogDamaged:
+    """Why the partition is refused. A record of a newer release is no damage, and nothing may be guessed of it."""
+    return LogDamaged(
+        f"partition {partition}: the record at offset {record.offset} of {record.topic} was written by a newer "
+        f"version of streams ({error}); run workers of that version"
+    )
 
 
 def _nameless(run_id: str) -> Hot:

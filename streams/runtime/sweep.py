@@ -31,7 +31,7 @@ def is_forgotten(run: Run, now: int, settings: WorkerSettings) -> bool:
 
 
 def early_letters(topic: str, partition: int, run: Run, now: int, settings: WorkerSettings) -> Iterator[DeadLetter]:
-    """The early input of a forgotten run as dead letters. Each holds a command, so that it can be sent back as it is."""
+    """The early input of a forgotten run as dead letters; each holds a command, to be sent back as it is."""
     requests: list[Request] = [Signal(item.name, item.value) for item in run.inbox]
     if run.cancel_requested:
         requests.append(Cancel())

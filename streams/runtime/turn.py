@@ -301,6 +301,8 @@ class Turn:
                 self._checkpoint(working)
         for hot in tuple(partition.runs.values()):
             known = self.working.get((partition.number, hot.run.run_id))
+            if known is not None and known.gone:
+                continue  # a slow turn may hold two sweeps of one partition
             run = hot.run if known is None else known.run
             if hot.damaged is None and is_forgotten(run, self._now, settings):
                 for letter in early_letters(self.engine.topics.commands, partition.number, run, self._now, settings):

@@ -10,7 +10,7 @@ import pytest
 from streams import Context, TaskFailed
 from streams.kernel import bodies as ev
 from streams.kernel.changes import apply_changes, fresh_base
-from streams.kernel.evolve import evolve
+from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.inputs import Due
 from streams.kernel.run import OpPhase, Phase, blank
 from streams.kernel.vector import Vector
@@ -79,6 +79,8 @@ def test_a_log_that_does_not_fit_is_damage() -> None:
     for state, event, text in cases:
         with pytest.raises(ValueError, match=text):
             evolve(state, event)
+    with pytest.raises(UnknownEvent):
+        evolve(first, run.log[1]._replace(body=ev.RunForked("a", 1, "b", b"")))
 
 
 def test_everything_but_identity_hashes_and_result_goes_at_the_end() -> None:

@@ -523,6 +523,22 @@ async def test_damaged_runs_are_shown_and_named(world: World) -> None:
 
 
 @in_world
+async def test_a_run_of_a_newer_release_is_shown_as_blocked_and_not_as_damaged(world: World) -> None:
+    foreign = b"\xc3\x01" + b"12345678" + b"\x00" * 10
+    for kind in ("events", "checkpoints", "body"):
+        await world.start(buy, ORDER, kind)
+        run, place = world.owner.runs[kind], world.owner.places[kind]
+        if kind != "body":
+            await world.log.append([NewRecord(f"shop.{kind}", place, kind.encode(), foreign)])
+        later = Event(kind, run.identity, run.seq + 1, run.at, None, None, 1, ev.RunForked("a", 1, "b", b""))
+        await world.owner.write(later)
+        await world.owner.write(later._replace(seq=run.seq + 5))
+        view = await view_of(world, kind)
+        assert view.damage is not None
+        assert (view.status, view.damage.code) == ("blocked", "SCHEMA_VERSION_UNSUPPORTED")
+
+
+@in_world
 async def test_a_run_whose_first_events_are_gone_is_damaged(world: World) -> None:
     sent = await world.start(buy, ORDER, "r")
     await world.owner.lease(sent.partition, tail=1)
