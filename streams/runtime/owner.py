@@ -33,6 +33,8 @@ class Owner:
         self._worker = worker
         self.partitions: dict[int, Partition] = {}
         self._acquiring: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Also of partitions that are closed already: a commit under way outlives the cancellation for a while."""
 
     # -- what the group says -------------------------------------------------------------------------------------
 
@@ -67,12 +69,29 @@ class Owner:
 
     # -- acquire -------------------------------------------------------------------------------------------------
 
-    def _begin(self, number: int, incarnation: int) -> None:
+    def _begin(self, number: int, incarnation: int, *, refused: str = "") -> None:
         old = self.partitions.get(number)
         if old is not None:
             self.close(old)
         partition = self.partitions[number] = Partition(number, incarnation)
-        self._acquiring[number] = asyncio.create_task(self._acquire_until_done(partition))
+        task = self._acquiring[number] = asyncio.create_task(self._acquire_until_done(partition, refused))
+        self._tasks.add(task)
+        task.add_done_callback(self._acquire_ended)
+
+    def _acquire_ended(self, task: asyncio.Task[None]) -> None:
+        """What no branch of an acquisition knows is a mistake in the program: silent, the partition would hang."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._worker.fail(error)
+
+    async def end(self) -> None:
+        """Stop what is still being acquired and forget what is still held, before the log is closed."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for partition in list(self.partitions.values()):
+            self.close(partition)
 
     async def again(self, partitions: Mapping[int, int]) -> None:
         """Drop the memory of partitions and acquire them anew, where the group still gives them to this worker."""
@@ -89,8 +108,11 @@ class Owner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _acquire_until_done(self, partition: Partition) -> None:
+    async def _acquire_until_done(self, partition: Partition, refused: str = "") -> None:
         worker = self._worker
+        if refused:
+            partition.move(PartitionState.RESTORING)
+            await self._refuse(partition, refused)
         while partition.state is not PartitionState.CLOSED:
             snapshot = worker.member.snapshot()
             try:
@@ -101,20 +123,28 @@ class Owner:
                 await worker.newer_snapshot(snapshot)
                 if worker.member.snapshot().owned.get(partition.number) != partition.incarnation:
                     return
+                if partition.running:
+                    self._begin(partition.number, partition.incarnation)
+                    return
             except LogDamaged as error:
-                self._refuse(partition, str(error))
-                await asyncio.sleep(worker.engine.settings.retry_refused_seconds)
+                if partition.running:
+                    # Its commands went away after the checks. The diagram has no way back: begin another one.
+                    self._begin(partition.number, partition.incarnation, refused=str(error))
+                    return
+                await self._refuse(partition, str(error))
             except LogError as error:
                 worker.fail(error)
                 return
             else:
                 return
 
-    def _refuse(self, partition: Partition, reason: str) -> None:
+    async def _refuse(self, partition: Partition, reason: str) -> None:
+        """Tell of it, and wait until it is to be tried again."""
         partition.runs.clear()
         if partition.state is PartitionState.RESTORING:
             partition.move(PartitionState.REFUSED)
         self._worker.refused(partition, reason)
+        await asyncio.sleep(self._worker.engine.settings.retry_refused_seconds)
 
     async def _acquire(self, partition: Partition) -> None:
         worker, engine = self._worker, self._worker.engine
@@ -135,7 +165,8 @@ class Owner:
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
         partition.topic_id = worker.topic_ids[topics.commands]
-        self._check_lease(partition, lease, commands)
+        self._check_topic_id(partition, lease)
+        _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
         check_tail(topics, number, tail, ends[topics.events])
         partition.applied = lease.applied if lease is not None else commands.start
@@ -145,6 +176,8 @@ class Owner:
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)
+        # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
+        _check_applied(number, partition.applied, await log.span(topics.commands, number))
         while found.epoch_seen >= partition.epoch:
             engine.observer.message(
                 f"partition {number}: its leases were lost; claiming above epoch {found.epoch_seen}"
@@ -154,19 +187,11 @@ class Owner:
         crash.passing("acquire.restored")
         await self._open(partition, found, committed, commands)
 
-    def _check_lease(self, partition: Partition, lease: Lease | None, commands: Span) -> None:
-        if lease is None:
-            return
-        if lease.topic_id and lease.topic_id != partition.topic_id:
+    def _check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
+        if lease is not None and lease.topic_id and lease.topic_id != partition.topic_id:
             message = (
                 f"partition {partition.number}: the commands topic was deleted and created again since the last owner; "
                 "new commands would be taken for old ones. Move the app to a new name, or restore the topic"
-            )
-            raise LogDamaged(message)
-        if commands.end < lease.applied:
-            message = (
-                f"partition {partition.number}: commands up to offset {lease.applied} were applied, but the topic ends "
-                f"at {commands.end}: it has lost records"
             )
             raise LogDamaged(message)
 
@@ -181,7 +206,10 @@ class Owner:
             turn = Turn(worker.engine, {})
             turn.add_lease(partition, (worker.producer.id,))
             turn.applied[partition.number] = unchanged
-            await worker.commit(worker.member.snapshot(), turn)
+            snapshot = worker.member.snapshot()
+            if snapshot.owned.get(partition.number) != partition.incarnation:
+                raise CommitAborted(f"partition {partition.number} is not owned any more as it was assigned")
+            await worker.commit(snapshot, turn)
         crash.passing("acquire.claimed")
 
     async def _open(self, partition: Partition, found: Found, committed: int | None, commands: Span) -> None:
@@ -212,9 +240,6 @@ class Owner:
             except LogUnavailable as error:
                 worker.engine.observer.message(f"partition {partition.number} waits for its commands: {error}")
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except LogDamaged:
-                await self.again({partition.number: partition.incarnation})
-                return
             else:
                 return
 
@@ -245,7 +270,8 @@ class Owner:
                 await self._last_turns(snapshot, partitions, items)
         except (LogError, TimeoutError) as error:
             # Nothing is lost by it: the next owner finds the attempts as started, and looks them up or tries again.
-            worker.engine.observer.message(f"giving up partitions {sorted(numbers)} without a release record: {error}")
+            reason = str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s"
+            worker.engine.observer.message(f"giving up partitions {sorted(numbers)} without a release record: {reason}")
 
     async def _last_turns(self, snapshot: GroupSnapshot, partitions: list[Partition], items: list[Item]) -> None:
         worker = self._worker
@@ -283,6 +309,15 @@ class Owner:
 
     def _observe(self, partition: Partition, detail: str) -> None:
         self._worker.engine.observer.partition(partition.number, partition.state.value, partition.epoch, detail)
+
+
+def _check_applied(number: int, applied: int, commands: Span) -> None:
+    if commands.end < applied:
+        message = (
+            f"partition {number}: commands up to offset {applied} were applied, but the topic ends "
+            f"at {commands.end}: it has lost records"
+        )
+        raise LogDamaged(message)
 
 
 def _is_last(item: Item) -> bool:

@@ -19,6 +19,7 @@ from streams.kernel.run import OpPhase
 from streams.log.port import GroupSnapshot, Log, Member, Producer
 from streams.observer import Observer
 from streams.runtime import crash
+from streams.runtime.closing import close_producer, leave_group
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
@@ -128,15 +129,15 @@ class Worker:
                 await self._drain()
         finally:
             self._polling = False
-            await asyncio.gather(loops[0], return_exceptions=True)
             try:
-                await self.member.close()
+                await leave_group(self, loops[0])
             finally:
                 self.timers.close()
                 for loop in loops:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
-                await self.producer.close()
+                await self.owner.end()
+                await close_producer(self)
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -308,10 +309,12 @@ class Worker:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait([task], timeout=_CUT_OFF_SECONDS)
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                task.cancel()
-                self._distrusted = True
+            try:
+                await asyncio.wait([task], timeout=_CUT_OFF_SECONDS)
+            finally:  # a second cancellation may end the wait
+                if not task.done() or task.cancelled() or task.exception() is not None:
+                    task.cancel()
+                    self._distrusted = True
             raise
         except (Fenced, InDoubt):
             self._distrusted = True

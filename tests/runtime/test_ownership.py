@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from streams import App, Context, Retry, TaskContext
-from streams.errors import UsageError
+from streams.errors import LogDamaged, UsageError
 from streams.kernel import bodies as ev
 from streams.log.memory.hooks import End, Hooks
 from streams.log.port import NewRecord, TopicPartition, TopicSpec
+from streams.log.sqlite import SqliteLog
+from streams.log.sqlite.rows import PID_SHIFT
 from streams.runtime.inputs import Sweep
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.topics import ensure_topics
@@ -185,6 +188,116 @@ async def test_f21_a_partition_whose_log_contradicts_its_lease_is_refused(lab: L
     await running.owns(4)
     await lab.history.ended(waits)
     lab.unchecked = True
+
+
+async def cut_commands(lab: Lab, partition: int, end: int) -> None:
+    """Lose the last commands of a partition, as a restored backup does."""
+    if isinstance(lab.log, SqliteLog):
+        pid = await lab.log._core.pid(lab.topics.commands, partition)
+
+        def cut(connection: sqlite3.Connection) -> None:
+            first = pid << PID_SHIFT
+            connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (first + end, first + (1 << PID_SHIFT)))
+            connection.execute("UPDATE partitions SET next = ? WHERE pid = ?", (end, pid))
+
+        await lab.log._core.writer.write(cut)
+    else:
+        kept = lab.log._store.partition(lab.topics.commands, partition)
+        kept._entries, kept._end = kept._entries[:end], end
+
+
+@case(app)
+async def test_f21_a_partition_that_lost_commands_since_an_old_lease_is_refused_without_a_spin(lab: Lab):
+    running = await lab.worker()
+    names = [f"r{n}" for n in range(40)]
+    await lab.history.send_all([(name, start("steps", 1)) for name in names])
+    await lab.history.ended(*names)
+    await running.kill()
+    assert (await lease_of(lab, 2)).applied == 0
+    await cut_commands(lab, 2, 1)
+    running = await lab.worker(owns=3)
+    await until(lambda: running.told.heard("partition", 2, "refused"))
+    assert "lost records" in running.told.heard("partition", 2, "refused")[0][4]
+    goes_on = next(f"w{n}" for n in range(100) if lab.history.partition(f"w{n}") != 2)
+    await lab.history.start("steps", goes_on, 1)
+    assert await lab.history.result(goes_on) == 5
+    leases = (await lab.log.span(lab.topics.leases, 2)).end
+    await asyncio.sleep(0.3)
+    assert (await lab.log.span(lab.topics.leases, 2)).end == leases
+    lab.unchecked = True
+
+
+@case(app)
+async def test_f21_commands_that_go_away_just_before_they_are_read_cause_no_spin(lab: Lab):
+    running = await lab.worker(retry_refused_seconds=0.2)
+    member, worker = running.worker.member, running.worker
+    asked: list[int] = []
+    resume_member = member.resume
+
+    async def damaged(partition: int, offset: int) -> None:
+        asked.append(partition)
+        if len(asked) < 3:
+            raise LogDamaged("the commands are gone")
+        await resume_member(partition, offset)
+
+    member.resume = damaged  # type: ignore[method-assign]
+    await worker.owner.again({2: worker.member.snapshot().owned[2]})
+    await asyncio.sleep(0.15)
+    assert asked == [2]
+    assert running.told.heard("partition", 2, "refused")[0][4] == "the commands are gone"
+    await running.owns(4)
+    assert asked == [2, 2, 2]
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+async def test_a_mistake_during_an_acquisition_ends_the_worker(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    async def broken(*_: Any) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr("streams.runtime.owner.restore", broken)
+    running = await lab.worker(owns=0)
+    with pytest.raises(ValueError, match="a mistake"):
+        await asyncio.wait_for(running.task, 5)
+    running.killed = True  # its end was looked at
+
+
+@case(app, "sqlite")
+async def test_a_graceful_stop_is_bounded_while_another_process_holds_the_write_lock(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("streams.runtime.worker._CUT_OFF_SECONDS", 0.5)
+    running = await lab.worker(stop_seconds=0.2, drain_seconds=0.3)
+    holder = sqlite3.connect(lab.log._core.place.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        for partition in list(running.worker.owner.partitions.values()):
+            running.worker.put(Sweep(partition))
+        await until(running.worker.turn_lock.locked, "a turn that hangs in its commit")
+        running.worker.stop()
+        await asyncio.wait_for(running.task, 5)
+        await asyncio.wait_for(running.log.close(), 3)
+    finally:
+        holder.close()
+    assert "it took longer than" in str(running.told.heard("message"))
+    assert len(asyncio.all_tasks()) <= 2
+    await lab.worker()
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+
+
+@case(app, "sqlite")
+async def test_partitions_given_up_while_the_write_lock_is_held_say_how_long_it_took(lab: Lab):
+    running = await lab.worker(stop_seconds=0.2, drain_seconds=0.3)
+    holder = sqlite3.connect(lab.log._core.place.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        running.worker.stop()
+        await asyncio.wait_for(running.task, 5)
+    finally:
+        holder.close()
+    assert "ending without having left the group: it took longer than 1.3 s" in str(running.told.heard("message"))
 
 
 @case(app, "memory")
