@@ -125,7 +125,7 @@ class TaskContext:
         self._heartbeat = heartbeat
 
     def heartbeat(self, details: object = None) -> None:
-        """Record `details` durably for a later attempt or look-up. From any thread."""
+        """Record `details` durably for a later attempt or look-up. From any thread; without details it does nothing."""
         if self._heartbeat is not None:
             self._heartbeat(details)
 
