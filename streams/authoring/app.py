@@ -231,11 +231,6 @@ class App:
         return self._tasks.get(name)
 
     @property
-    def workflows(self) -> Mapping[str, Mapping[int, Definition]]:
-        """All workflows and graphs by name and version."""
-        return self._definitions
-
-    @property
     def signals(self) -> Mapping[str, Any]:
         """The declared signals and their types."""
         return self._signals

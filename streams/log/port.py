@@ -8,7 +8,7 @@ commit (KIP-98, KIP-447).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 __all__ = [
@@ -236,6 +236,3 @@ class Log(Protocol):
 
     async def close(self) -> None:
         """Free its resources."""
-
-
-OpenLog = Callable[[str], Awaitable[Log]]
