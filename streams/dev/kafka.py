@@ -40,6 +40,9 @@ _BASE = {
     "auto.create.topics.enable": "false",
     # A producer with a wrong clock must not decide when its records are deleted.
     "log.message.timestamp.type": "LogAppendTime",
+    # After a kill -9 the controller refuses the broker until its last session is over; the default is nine seconds.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
     # An eighth of the default, which would be a quarter of this small heap.
     "log.cleaner.dedupe.buffer.size": "16777216",
 }

@@ -1,0 +1,222 @@
+"""The C client of a group member and everything that must happen on its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from streams.errors import LogDamaged, LogUnavailable, UsageError
+from streams.log.kafka.failures import MISSING, code_of, error_of, sort, words
+from streams.log.kafka.messages import record_of
+from streams.log.port import Record
+
+__all__ = ["Cursor", "GroupConsumer", "Listener", "generation"]
+
+SLICE_SECONDS = 0.02
+"""How long a poll sits in the client before it looks at what was asked of it meanwhile."""
+_MAGIC = b"CGMDv2:"
+
+
+class Cursor:
+    """Where a partition goes on from; identity tells one resume from the next."""
+
+    __slots__ = ("incarnation", "offset")
+
+    def __init__(self, incarnation: int, offset: int) -> None:
+        self.incarnation = incarnation
+        self.offset = offset
+
+
+class Fetched(NamedTuple):
+    """A record, and the cursor under which it was fetched."""
+
+    cursor: Cursor
+    record: Record
+
+
+class Listener(Protocol):
+    """What is told about changes, on the event loop; each runs to its end before the group moves on."""
+
+    async def on_assigned(self, token: bytes | None, partitions: Mapping[int, int]) -> None: ...
+
+    async def on_revoked(self, token: bytes | None, partitions: Mapping[int, int]) -> None: ...
+
+    async def on_lost(self, token: bytes | None, partitions: Mapping[int, int]) -> None: ...
+
+
+class GroupConsumer:
+    """Lives on the member's thread; only `orders`, `ready` and `interrupted` are shared with the event loop."""
+
+    def __init__(self, topic: str, make: Callable[[], Consumer], listener: Listener) -> None:
+        self.orders: deque[tuple[int, Cursor | None]] = deque()
+        self.ready: deque[Fetched] = deque()
+        self.interrupted = False
+        self.silent = False
+        self._topic = topic
+        self._make = make
+        self._listener = listener
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._incarnations = itertools.count(1)
+        self._held: dict[int, int] = {}
+        self._active: dict[int, Cursor] = {}
+        self._token: bytes | None = None
+        self._failure: BaseException | None = None
+        self._changed = False
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make the client and ask to enter the group."""
+        self._loop = loop
+        self._client = self._make()
+        self._client.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def poll(self, records_max: int, timeout: float) -> bytes | None:
+        """Serve the group, then put what has arrived into `ready`. Returns the group metadata of this poll."""
+        deadline = time.monotonic() + timeout
+        self._changed = False
+        while True:
+            self._follow_orders()
+            left = deadline - time.monotonic()
+            message = self._client.poll(min(max(left, 0.0), SLICE_SECONDS))
+            if message is not None:
+                self._put(message)
+                for more in self._client.consume(records_max, 0):
+                    self._put(more)
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if self.ready or self._changed or left <= 0 or self.interrupted:
+                return self._fresh_token()
+
+    def close(self) -> None:
+        """Leave the group; what is held is revoked first."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        client.close()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    # -- what the loop asked for ---------------------------------------------------------------------------------
+
+    def _follow_orders(self) -> None:
+        while self.orders:
+            partition, cursor = self.orders[0]
+            try:
+                self._follow(partition, cursor)
+            except KafkaException as raised:
+                if code_of(raised) == KafkaError._STATE:
+                    return  # the client has not begun with this partition yet: again in the next slice
+                raise sort(error_of(raised), f"moving to an offset of {self._topic}[{partition}]") from raised
+            self.orders.popleft()
+
+    def _follow(self, partition: int, cursor: Cursor | None) -> None:
+        if partition not in self._held or (cursor is not None and cursor.incarnation != self._held[partition]):
+            return
+        place = TopicPartition(self._topic, partition)
+        self._active.pop(partition, None)
+        # Paused first in any case: what the client has fetched from the old place must not come out at the new one.
+        self._client.pause([place])
+        if cursor is not None:
+            self._client.seek(TopicPartition(self._topic, partition, cursor.offset))
+            self._client.resume([place])
+            self._active[partition] = cursor
+
+    # -- what the client brings ----------------------------------------------------------------------------------
+
+    def _put(self, message: Message) -> None:
+        error = message.error()
+        cursor = self._active.get(message.partition() or 0)
+        if error is not None:
+            self._failed(error, message.partition(), cursor)
+        elif cursor is not None:
+            self.ready.append(Fetched(cursor, record_of(message)))
+
+    def _failed(self, error: KafkaError, partition: int | None, cursor: Cursor | None) -> None:
+        if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            if cursor is not None and partition is not None:
+                del self._active[partition]
+                place = f"{self._topic}[{partition}]"
+                self._failure = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}")
+        elif error.code() in MISSING:
+            self._failure = UsageError(f"there is no topic {self._topic} (any more): {words(error)}")
+        elif error.code() != KafkaError._MAX_POLL_EXCEEDED:  # `on_lost` says the same
+            found = sort(error, f"reading {self._topic}")
+            if isinstance(found, UsageError) or error.fatal():
+                self._failure = found
+
+    # -- what the group says -------------------------------------------------------------------------------------
+
+    def _on_assign(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
+        assigned = {place.partition: next(self._incarnations) for place in places}
+        # From an end nobody needs: with the group's offset the client would wait for a predecessor's transaction.
+        client.incremental_assign([TopicPartition(self._topic, partition, OFFSET_END) for partition in assigned])
+        client.pause([TopicPartition(self._topic, partition) for partition in assigned])
+        self._held.update(assigned)
+        if assigned:
+            self._tell(self._listener.on_assigned(self._fresh_token(client), assigned))
+
+    def _on_revoke(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
+        leaving = self._leaving(places)
+        if leaving:
+            self._tell(self._listener.on_revoked(self._fresh_token(client), leaving))
+        self._let_go(client, places)
+
+    def _on_lost(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
+        leaving = self._leaving(places)
+        if leaving:
+            self._tell(self._listener.on_lost(self._fresh_token(client), leaving))
+        self._let_go(client, places)
+
+    def _leaving(self, places: Sequence[TopicPartition]) -> dict[int, int]:
+        for place in places:
+            self._active.pop(place.partition, None)
+        return {place.partition: self._held.pop(place.partition) for place in places if place.partition in self._held}
+
+    def _let_go(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
+        client.incremental_unassign(list(places))
+
+    def _tell(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run `call` on the event loop and wait: the partitions go to nobody else before this returns."""
+        self._changed = True
+        assert self._loop is not None
+        if self.silent:
+            call.close()
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except BaseException as raised:  # noqa: BLE001 - `poll` raises it; here it would go into the client's C code
+            self._failure = raised
+
+    def _fresh_token(self, client: Consumer | None = None) -> bytes | None:
+        """The group metadata now, or the last good one.
+
+        Metadata without a generation fences nothing at the broker: a member that was thrown out would write on.
+        With the last good one its commits are refused, as they have to be.
+        """
+        metadata = (client or self._client).consumer_group_metadata()
+        if metadata is not None and generation(metadata) >= 0:
+            self._token = bytes(metadata)
+        return self._token
+
+
+def generation(metadata: object) -> int:
+    """The generation in group metadata, -1 before a member has joined. The layout is the client's own."""
+    data = bytes(metadata) if isinstance(metadata, bytes | bytearray) else b""
+    if not data.startswith(_MAGIC) or len(data) < len(_MAGIC) + 4:
+        raise LogUnavailable(
+            "this version of confluent-kafka writes group metadata in another way, so streams cannot tell whether a "
+            "member has joined: use the version in pyproject.toml"
+        )
+    number: int = struct.unpack_from("<i", data, len(_MAGIC))[0]
+    return number

@@ -1,0 +1,135 @@
+"""A reader of chosen partitions. Its position passes markers and holes: the client says where a partition ends."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from streams.errors import LogDamaged, StreamsError, UsageError
+from streams.log.kafka.failures import MISSING, sort, words
+from streams.log.kafka.lane import Lane
+from streams.log.kafka.messages import record_of
+from streams.log.port import Record
+from streams.log.port import TopicPartition as Place
+
+__all__ = ["KafkaReader"]
+
+SLICE_SECONDS = 0.05
+CLOSE_SECONDS = 10.0
+_OUTSIDE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
+
+
+class KafkaReader:
+    """See `streams.log.port.Reader`. A read also returns early, empty, where only the position moved."""
+
+    def __init__(self, make: Callable[[], Consumer], start: Mapping[Place, int]) -> None:
+        self._start = dict(start)
+        self._positions = dict(start)
+        self._fetcher = Fetcher(make, self._start)
+        self._lane = Lane("reader")
+        self.closed = False
+
+    async def read(self, records_max: int, timeout: float) -> list[Record]:
+        """The next records."""
+        if not self._fetcher.ready:
+            self._fetcher.interrupted = False
+            try:
+                await self._lane.run(lambda: self._fetcher.fetch(records_max, timeout))
+            except BaseException:
+                # What a read that was cut off has fetched stays in `ready` for the next one.
+                self._fetcher.interrupted = True
+                raise
+        return self._take(records_max)
+
+    def position(self, partition: Place) -> int:
+        """One past everything passed so far."""
+        return self._positions[partition]
+
+    async def close(self) -> None:
+        """Free the client."""
+        self.closed = self._fetcher.interrupted = True
+        await self._lane.close(self._fetcher.close, CLOSE_SECONDS)
+
+    def _take(self, records_max: int) -> list[Record]:
+        ready, records = self._fetcher.ready, []
+        while ready and len(records) < records_max:
+            item = ready.popleft()
+            if isinstance(item, Record):
+                self._positions[Place(item.topic, item.partition)] = item.offset + 1
+                records.append(item)
+            else:
+                self._positions[item[0]] = item[1]
+        while ready and not isinstance(ready[0], Record):
+            place, end = ready.popleft()
+            self._positions[place] = end
+        return records
+
+
+class Fetcher:
+    """The client of a reader, on the reader's thread. `ready` holds records and ends in the order they came."""
+
+    def __init__(self, make: Callable[[], Consumer], start: Mapping[Place, int]) -> None:
+        self.ready: deque[Record | tuple[Place, int]] = deque()
+        self.interrupted = False
+        self._make = make
+        self._start = start
+        self._passed = dict(start)
+        self._client: Any = None
+        self._failure: StreamsError | None = None
+
+    def fetch(self, records_max: int, timeout: float) -> None:
+        """Wait for news, at most `timeout` seconds, and put what has arrived into `ready`."""
+        deadline = time.monotonic() + timeout
+        client = self._open()
+        while True:
+            left = deadline - time.monotonic()
+            message = client.poll(min(max(left, 0.0), SLICE_SECONDS))
+            while message is not None:
+                self._put(message)
+                for more in client.consume(max(records_max - len(self.ready), 1), 0):
+                    self._put(more)
+                message = client.poll(0) if len(self.ready) < records_max else None
+            if self._failure is not None and not self.ready:
+                raise self._failure
+            if self.ready or left <= 0 or self.interrupted:
+                return
+
+    def close(self) -> None:
+        """Free the client."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _open(self) -> Any:
+        if self._client is None:
+            self._client = self._make()
+            self._client.assign([TopicPartition(*place, offset) for place, offset in self._start.items()])
+        return self._client
+
+    def _put(self, message: Message) -> None:
+        error = message.error()
+        place = Place(message.topic() or "", message.partition() or 0)
+        if error is None:
+            record = record_of(message)
+            self._passed[place] = record.offset + 1
+            self.ready.append(record)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            end = message.offset() or 0
+            if end > self._passed.get(place, 0):
+                self._passed[place] = end
+                self.ready.append((place, end))
+        elif not error.retriable():
+            self._failure = self._failure or self._sorted(error, place)
+
+    def _sorted(self, error: KafkaError, place: Place) -> StreamsError | None:
+        where = f"{place.topic}[{place.partition}]"
+        if error.code() in _OUTSIDE:
+            return LogDamaged(f"{where} has no offset {self._passed.get(place)} (any more): {words(error)}")
+        if error.code() in MISSING:
+            return UsageError(f"there is no {where}: {words(error)}")
+        found = sort(error, f"reading {where}")
+        return found if isinstance(found, UsageError | LogDamaged) else None
