@@ -18,7 +18,7 @@ _KAFKA = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
 _TOOLS = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
 # Kafka logs through slf4j and brings no writer for it; without one its log is empty.
 _LOGGER = "org.slf4j:slf4j-simple:1.7.36"
-_INSTALL = "pip install 'streams-engine[dev]'"
+_INSTALL = "pip install 'streams-engine[devstack]'"
 
 Say = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.failures import MISSING, STALE, UNSTABLE, code_of, error_of, sort
@@ -32,6 +32,7 @@ APPEAR_SECONDS = 10.0
 STABLE_SECONDS = 60.0
 """A pending transaction ends by its time-out, ten seconds, plus up to ten until the broker looks."""
 _LOOK_SECONDS = 0.02
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -131,11 +132,12 @@ class Admin:
         deadline = time.monotonic() + APPEAR_SECONDS
         while True:
             try:
-                start = self._offset(topic, partition, OffsetSpec.earliest(), isolation)
-                end = self._offset(topic, partition, OffsetSpec.latest(), isolation)
+                start = self._offset(topic, partition, _EARLIEST, isolation)
+                end = self._offset(topic, partition, _LATEST, isolation)
                 return Span(await _answer(start), await _answer(end))
             except KafkaException as error:
-                if code_of(error) not in MISSING or time.monotonic() > deadline:
+                # The client says `_NOENT` where it finds no leader for the partition.
+                if code_of(error) not in {KafkaError._NOENT, *MISSING} or time.monotonic() > deadline:
                     raise sort(error_of(error), f"asking for the ends of {topic}[{partition}]") from error
             await self.require(topic, partition)
             await asyncio.sleep(_LOOK_SECONDS)

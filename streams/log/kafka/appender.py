@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
 from streams.errors import LogUnavailable, StreamsError
 from streams.log.kafka.admin import Admin
-from streams.log.kafka.failures import error_of, sort
+from streams.log.kafka.failures import RAISED, error_of, sort
 from streams.log.kafka.lane import Lane
 from streams.log.kafka.sending import Reports, produce
 from streams.log.port import NewRecord
@@ -84,37 +85,51 @@ class Appender:
     # -- on the client's thread ----------------------------------------------------------------------------------
 
     def _write(self, groups: Sequence[Sequence[NewRecord]]) -> list[list[int] | Exception]:
-        deadline = time.monotonic() + SEND_SECONDS
         reports = [Reports(len(records)) for records in groups]
         early: dict[int, Exception] = {}
-        for number, records in enumerate(groups):
-            try:
-                if self._client is None:
-                    self._client = self._make()
-                produce(self._client, records, reports[number], deadline)
-            except StreamsError as error:
-                early[number] = error
-            except KafkaException as raised:
-                early[number] = sort(error_of(raised), "appending")
-        if self._client is not None:
-            self._client.flush(max(0.0, deadline - time.monotonic()))
-        results = [early.get(number) or _outcome(reports[number], records) for number, records in enumerate(groups)]
+        try:
+            if self._client is None:
+                self._client = self._make()
+            self._produce(groups, reports, early)
+        except RAISED as raised:
+            # The client broke for good; what has been acknowledged until then is written all the same.
+            early.update({n: sort(error_of(raised), "appending") for n in range(len(groups)) if n not in early})
+        results = [
+            _outcome(report, records, early.get(number))
+            for number, (report, records) in enumerate(zip(reports, groups, strict=True))
+        ]
         if any(not report.all_from_broker for report in reports):
             # Records that are still under way must not be written after their sender was told that they were not.
             self._drop()
         return results
 
+    def _produce(
+        self, groups: Sequence[Sequence[NewRecord]], reports: Sequence[Reports], early: dict[int, Exception]
+    ) -> None:
+        deadline = time.monotonic() + SEND_SECONDS
+        for number, records in enumerate(groups):
+            try:
+                produce(self._client, records, reports[number], deadline)
+            except StreamsError as error:
+                early[number] = error
+        self._client.flush(max(0.0, deadline - time.monotonic()))
+
     def _drop(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            client.purge()
+            with suppress(KafkaException):
+                client.purge()
 
 
-def _outcome(reports: Reports, records: Sequence[NewRecord]) -> list[int] | Exception:
+def _outcome(reports: Reports, records: Sequence[NewRecord], early: Exception | None) -> list[int] | Exception:
+    if all(offset >= 0 for offset in reports.offsets):
+        return reports.offsets
+    if early is not None:
+        return early
     try:
         reports.check(records)
     except LogUnavailable as error:
         return LogUnavailable(f"{error}; they may have been written all the same: a repeat is known by its command id")
     except StreamsError as error:
         return error
-    return reports.offsets
+    raise AssertionError("a record has neither an offset nor a failure")

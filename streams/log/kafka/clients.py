@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Set
-from typing import Any
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -23,6 +24,8 @@ __all__ = ["Clients"]
 # The client's own lines are for whoever sets up logging; without that they must not land on a user's terminal.
 _LINES = logging.getLogger("streams.log.kafka.client")
 _LINES.addHandler(logging.NullHandler())
+
+T = TypeVar("T")
 
 _ASK_SECONDS = 1.0
 _SAY_SECONDS = 2.0
@@ -59,6 +62,8 @@ _MEMBER: Mapping[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": 6_000,
     "heartbeat.interval.ms": 1_000,
+    # A resumed partition waits for the fetch that is under way to come back.
+    "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 32_768,
 }
 _READER: Mapping[str, Any] = {
@@ -83,7 +88,8 @@ class Clients:
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""
-        return self._checked(lambda: Producer(self._conf(_PRODUCER, _NO_CONSUMER, "streams-appender"), logger=_LINES))
+        conf = self._conf(_PRODUCER, _NO_CONSUMER, "streams-appender")
+        return self._checked(lambda: Producer(conf, logger=_LINES))
 
     def transactional(self, id: str) -> Callable[[], Producer]:
         """Makes clients of a transactional id."""
@@ -128,7 +134,7 @@ class Clients:
             return self._said or words(error_of(raised))
         return None
 
-    def _conf(self, role: Mapping[str, Any], leave_out: Set[str], client_id: str) -> dict[str, Any]:
+    def _conf(self, role: Mapping[str, Any], leave_out: AbstractSet[str], client_id: str) -> dict[str, Any]:
         return {**self.settings.conf(role, leave_out, client_id=client_id), "error_cb": self._on_error}
 
     def _on_error(self, error: KafkaError) -> None:
@@ -136,7 +142,7 @@ class Clients:
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self._denied = UsageError(f"Kafka at {self.settings.servers} does not let this client in: {self._said}")
 
-    def _checked(self, make: Callable[[], Any]) -> Any:
+    def _checked(self, make: Callable[[], T]) -> T:
         """The client, or one line about a setting that it does not take."""
         try:
             return make()

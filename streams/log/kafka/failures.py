@@ -18,6 +18,7 @@ from streams.errors import (
 __all__ = [
     "FENCED",
     "MISSING",
+    "RAISED",
     "STALE",
     "UNSTABLE",
     "UNWRITABLE",
@@ -87,9 +88,16 @@ _TOO_OLD = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FE
 _OUTSIDE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
 
 
-def error_of(raised: KafkaException) -> KafkaError:
-    """What the exception is about."""
-    error = raised.args[0]
+RAISED = (KafkaException, SystemError)
+"""What a call of the client raises. A fatal error that comes while callbacks run arrives wrapped in SystemError."""
+
+
+def error_of(raised: BaseException) -> KafkaError:
+    """What the exception is about. One that is no error of the client goes on as it is."""
+    cause = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if not isinstance(cause, KafkaException):
+        raise raised
+    error = cause.args[0]
     assert isinstance(error, KafkaError)
     return error
 

@@ -145,7 +145,8 @@ class KafkaMember:
     # -- helpers -------------------------------------------------------------------------------------------------
 
     def _take(self, records_max: int) -> list[Record]:
-        ready, records = self._consumer.ready, []
+        ready = self._consumer.ready
+        records: list[Record] = []
         while ready and len(records) < records_max:
             cursor, record = ready.popleft()
             if self._cursors.get(record.partition) is cursor:

@@ -17,8 +17,8 @@ def record_of(message: Message) -> Record:
         message.partition() or 0,
         message.offset() or 0,
         message.timestamp()[1],
-        message.key(),  # type: ignore[arg-type] - bytes, as nothing was deserialised
-        message.value(),  # type: ignore[arg-type] - the same
+        message.key(),
+        message.value(),
         _headers(headers) if headers else (),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -55,25 +55,30 @@ class KafkaReader:
         await self._lane.close(self._fetcher.close, CLOSE_SECONDS)
 
     def _take(self, records_max: int) -> list[Record]:
-        ready, records = self._fetcher.ready, []
-        while ready and len(records) < records_max:
+        ready = self._fetcher.ready
+        records: list[Record] = []
+        while ready and (len(records) < records_max or isinstance(ready[0], End)):
             item = ready.popleft()
-            if isinstance(item, Record):
+            if isinstance(item, End):
+                self._positions[item.place] = item.offset
+            else:
                 self._positions[Place(item.topic, item.partition)] = item.offset + 1
                 records.append(item)
-            else:
-                self._positions[item[0]] = item[1]
-        while ready and not isinstance(ready[0], Record):
-            place, end = ready.popleft()
-            self._positions[place] = end
         return records
+
+
+class End(NamedTuple):
+    """The end that a partition had at some moment: everything before it was passed."""
+
+    place: Place
+    offset: int
 
 
 class Fetcher:
     """The client of a reader, on the reader's thread. `ready` holds records and ends in the order they came."""
 
     def __init__(self, make: Callable[[], Consumer], start: Mapping[Place, int]) -> None:
-        self.ready: deque[Record | tuple[Place, int]] = deque()
+        self.ready: deque[Record | End] = deque()
         self.interrupted = False
         self._make = make
         self._start = start
@@ -121,7 +126,7 @@ class Fetcher:
             end = message.offset() or 0
             if end > self._passed.get(place, 0):
                 self._passed[place] = end
-                self.ready.append((place, end))
+                self.ready.append(End(place, end))
         elif not error.retriable():
             self._failure = self._failure or self._sorted(error, place)
 

@@ -38,6 +38,11 @@ class Reports:
         """
         return self.complete and all(error.code() > 0 for _, error in self.failures)
 
+    @property
+    def refused_by_broker(self) -> bool:
+        """Whether a broker has refused a record."""
+        return any(error.code() > 0 for _, error in self.failures)
+
     def expect(self, index: int) -> partial[None]:
         """The callback for the record at `index`."""
         self._missing += 1
@@ -52,16 +57,17 @@ class Reports:
         if not self.complete:
             raise LogUnavailable(f"{self._missing} of {len(records)} records were not acknowledged in time")
         if self.failures:
-            raise self._sorted(records)
+            raise self.cause(records)
 
-    def _sorted(self, records: Sequence[NewRecord]) -> StreamsError:
+    def cause(self, records: Sequence[NewRecord]) -> StreamsError:
+        """The error of `streams` for the failures, of which there is at least one."""
         unwritable = [(index, error) for index, error in self.failures if error.code() in UNWRITABLE]
-        index, error = (unwritable or self.failures)[0]
+        answered = [(index, error) for index, error in self.failures if error.code() > 0]
+        index, error = (unwritable or answered or self.failures)[0]
         place = f"{records[index].topic}[{records[index].partition}]"
         if not unwritable:
             found = sort(error, f"writing to {place}")
-            # What no other rule covers was answered by the broker, or purged because of something that was.
-            return CommitAborted(str(found)) if error.code() > 0 and isinstance(found, LogUnavailable) else found
+            return CommitAborted(str(found)) if answered and isinstance(found, LogUnavailable) else found
         if len(unwritable) == 1:
             return SendRefused(f"record {index} cannot be written to {place}: {words(error)}", index)
         return SendRefused(f"{len(unwritable)} records, the first for {place}, cannot be written: {words(error)}")

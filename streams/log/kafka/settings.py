@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class Settings:
     connect_seconds: float
     replication_factor: int
 
-    def conf(self, role: Mapping[str, Any], leave_out: Set[str], *, client_id: str) -> dict[str, Any]:
+    def conf(self, role: Mapping[str, Any], leave_out: AbstractSet[str], *, client_id: str) -> dict[str, Any]:
         """The settings of one client: what it needs for its role, under what the user wants of all."""
         return {
             "bootstrap.servers": self.servers,

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streams.errors import CommitAborted, Fenced, InDoubt, LogError, StreamsError
-from streams.log.kafka.failures import FENCED, error_of, sort, words
+from streams.log.kafka.failures import FENCED, RAISED, error_of, sort, words
 from streams.log.kafka.sending import Reports, produce
 from streams.log.port import NewRecord
 
@@ -82,8 +82,9 @@ class Transactor:
     def commit(self, records: Sequence[NewRecord], group: Any, offsets: list[TopicPartition]) -> list[int]:
         """One transaction.
 
-        1. begin; 2. hand over the records; 3. send the offsets: the fence; 4. wait for every delivery report;
-        5. end it. Up to 4 any failure aborts, and nothing was written. From 5 on only the broker knows.
+        1. begin; 2. hand the records over; 3. wait for every report; 4. send the offsets: the fence; 5. end it.
+        Up to 4 any failure aborts, and nothing was written. From 5 on only the broker knows. The reports come before
+        the fence because a rebalance refuses there: with nothing under way, the client is as good as before.
         """
         self._require_usable()
         if self.state is State.WORN:
@@ -92,10 +93,10 @@ class Transactor:
         try:
             self._client.begin_transaction()
             produce(self._client, records, reports, time.monotonic() + SEND_SECONDS)
-            self._send_offsets(offsets, group)
             self._client.flush(SEND_SECONDS)
             reports.check(records)
-        except (KafkaException, StreamsError) as raised:
+            self._send_offsets(offsets, group)
+        except (*RAISED, StreamsError) as raised:
             raise self._aborted(raised, reports, records) from raised
         self._end()
         return reports.offsets
@@ -118,18 +119,20 @@ class Transactor:
         deadline = time.monotonic() + SEND_SECONDS
         while True:
             try:
-                return self._client.send_offsets_to_transaction(offsets, group, _CALL_SECONDS)
+                self._client.send_offsets_to_transaction(offsets, group, _CALL_SECONDS)
             except KafkaException as raised:
                 error = error_of(raised)
                 if not error.retriable() or error.txn_requires_abort() or time.monotonic() > deadline:
                     raise
+            else:
+                return
 
     def _end(self) -> None:
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
-                return self._client.commit_transaction(_CALL_SECONDS)
-            except KafkaException as raised:
+                self._client.commit_transaction(_CALL_SECONDS)
+            except RAISED as raised:
                 error = error_of(raised)
                 if error.txn_requires_abort():
                     self._abort(Reports(0))
@@ -139,15 +142,13 @@ class Transactor:
                     # have committed before somebody else took the id.
                     self._move(State.IN_DOUBT)
                     self._drop()
-                    raise InDoubt(
-                        f"ending a transaction: {words(error)}; whether it happened is in the log"
-                    ) from raised
+                    raise InDoubt(f"ending a transaction: {words(error)}; the log knows what happened") from raised
+            else:
+                return
 
-    def _aborted(
-        self, raised: KafkaException | StreamsError, reports: Reports, records: Sequence[NewRecord]
-    ) -> Exception:
+    def _aborted(self, raised: Exception, reports: Reports, records: Sequence[NewRecord]) -> Exception:
         """Abort, and find the error that says what the caller must do."""
-        error = error_of(raised) if isinstance(raised, KafkaException) else None
+        error = None if isinstance(raised, StreamsError) else error_of(raised)
         if self._is_fenced(error, reports):
             self._move(State.FENCED)
             self._drop()
@@ -155,12 +156,9 @@ class Transactor:
         self._abort(reports)
         if error is None:
             return raised
-        if reports.failures:
+        if reports.refused_by_broker:
             # The client refuses further calls because of a record: that one is the cause.
-            try:
-                reports.check(records)
-            except LogError as cause:
-                return cause
+            return reports.cause(records)
         found = sort(error, "a transaction")
         # A client that broke for good is replaced, so for the caller it is a redo.
         return CommitAborted(str(found)) if type(found) is LogError else found
@@ -171,21 +169,23 @@ class Transactor:
 
     def _abort(self, reports: Reports) -> None:
         """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        deadline = time.monotonic() + ABORT_SECONDS
-        aborted = False
-        if not reports.complete:
-            # An abort cuts off what is under way, and then the client does not know where its sequence stands.
-            self._client.flush(SETTLE_SECONDS)
-        while not aborted and time.monotonic() < deadline:
-            try:
-                self._client.abort_transaction(_CALL_SECONDS)
-                aborted = True
-            except KafkaException as raised:
-                if not error_of(raised).retriable():
-                    break
-        if not aborted or not reports.all_from_broker:
+        if not self._is_aborted(reports) or not reports.all_from_broker:
             self._move(State.WORN)
             self._drop()
+
+    def _is_aborted(self, reports: Reports) -> bool:
+        deadline = time.monotonic() + ABORT_SECONDS
+        while True:
+            try:
+                if not reports.complete:
+                    # An abort cuts off what is under way, and the client loses track of its sequence.
+                    self._client.flush(SETTLE_SECONDS)
+                self._client.abort_transaction(_CALL_SECONDS)
+            except RAISED as raised:
+                if not error_of(raised).retriable() or time.monotonic() > deadline:
+                    return False
+            else:
+                return True
 
     def _drop(self) -> None:
         client, self._client = self._client, None
