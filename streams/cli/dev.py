@@ -19,7 +19,9 @@ def add(verbs: Verbs) -> None:
     parser = verbs.add("try", "dev", _run, "start or stop a real Kafka (and PostgreSQL) on this machine", example)
     parser.add_argument("action", choices=_ACTIONS, metavar="up|down|status", help="start, stop, or show what runs")
     parser.add_argument("--postgres", action="store_true", help="up: PostgreSQL too")
-    parser.add_argument("--folder", default=FOLDER_DEFAULT, help=f"where data and logs live (default: {FOLDER_DEFAULT})")
+    parser.add_argument(
+        "--folder", default=FOLDER_DEFAULT, help=f"where data and logs live (default: {FOLDER_DEFAULT})"
+    )
     parser.add_argument("--remove", action="store_true", help="down: delete the data too")
 
 
@@ -52,5 +54,5 @@ def _tell_stopped(stopped: Stack, args: argparse.Namespace) -> None:
         print_json({"kafka": None, "postgresql": None})
         return
     names = [name for name, server in (("Kafka", stopped.kafka), ("PostgreSQL", stopped.postgres)) if server]
-    kept = f"the data is gone" if args.remove else f"the data stays in {safe(args.folder)}"
+    kept = "the data is gone" if args.remove else f"the data stays in {safe(args.folder)}"
     note(f"stopped {' and '.join(names)}; {kept}" if names else f"nothing was running; {kept}")
