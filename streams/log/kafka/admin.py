@@ -33,6 +33,13 @@ STABLE_SECONDS = 60.0
 """A pending transaction ends by its time-out, ten seconds, plus up to ten until the broker looks."""
 _LOOK_SECONDS = 0.02
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_LEADERS = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._NOENT,  # what the client says where it finds no leader
+}
 _LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -136,11 +143,12 @@ class Admin:
                 end = self._offset(topic, partition, _LATEST, isolation)
                 return Span(await _answer(start), await _answer(end))
             except KafkaException as error:
-                # The client says `_NOENT` where it finds no leader for the partition.
-                if code_of(error) not in {KafkaError._NOENT, *MISSING} or time.monotonic() > deadline:
+                if code_of(error) not in _LEADERS | MISSING or time.monotonic() > deadline:
                     raise sort(error_of(error), f"asking for the ends of {topic}[{partition}]") from error
             await self.require(topic, partition)
             await asyncio.sleep(_LOOK_SECONDS)
+            # What the client remembers of leaders is from before a broker's restart or a topic's creation.
+            await self._blocking(lambda: self._client.list_topics(topic, timeout=REQUEST_SECONDS))
 
     async def require(self, topic: str, partition: int) -> None:
         """Raise UsageError for a topic or partition that does not exist."""
