@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -12,12 +13,14 @@ from typing import NamedTuple
 
 from streams.dev.packages import postgres_programs
 from streams.dev.process import Process, StackFailed, end, free_port, is_alive, is_free, spawn, tail, wait_for
+from streams.errors import UsageError
 
 __all__ = ["Postgres", "read_postgres", "start_postgres", "stop_postgres"]
 
 _STATE = "postgres.json"
 _LOG = "postgres.log"
 _NAME = "streams"  # of the user and of the database
+_NOBODY = 65534
 _STOP_SECONDS = 20.0
 
 
@@ -51,13 +54,13 @@ def start_postgres(folder: Path | str, *, tied: bool = False, seconds: float = 6
     last = read_postgres(folder)
     if last is not None and last.alive:
         return last
-    data, programs, user = folder / "data", postgres_programs(), _other_user()
+    data, programs, prefix = folder / "data", postgres_programs(), _not_as_root()
     if not (data / "PG_VERSION").exists():
-        _initialise(data, user)
+        _initialise(data, prefix)
     port = last.port if last and is_free(last.port) else free_port()
     log = folder / _LOG
     options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
-    process = spawn([str(programs / "postgres"), "-D", str(data), *options], log, cwd=data, user=user, tied=tied)
+    process = spawn([str(programs / "postgres"), "-D", str(data), *options], log, cwd=folder, prefix=prefix, tied=tied)
     server = Postgres(folder, process, port)
     (folder / _STATE).write_text(json.dumps({"pid": process.pid, "birth": process.birth, "port": port}), "utf-8")
     address = ["-h", "127.0.0.1", "-p", str(port)]
@@ -88,29 +91,35 @@ def stop_postgres(server: Postgres) -> None:
     end(server.process, "PostgreSQL", signal.SIGINT, _STOP_SECONDS)
 
 
-def _initialise(data: Path, user: int | None) -> None:
+def _initialise(data: Path, prefix: Sequence[str]) -> None:
     data.mkdir(mode=0o700, exist_ok=True)
-    if user is not None:
-        os.chown(data, user, -1)
+    if prefix:
+        os.chown(data, _NOBODY, -1)
     log = data.parent / _LOG
-    command = [str(postgres_programs() / "initdb"), "-D", str(data), "-U", _NAME, "--auth=trust"]
-    if _run([*command, "--encoding=UTF8", "--locale=C", "--no-sync"], log, user):
-        hint = f"; running as root, PostgreSQL runs as user {user} and must be able to reach the folder" if user else ""
-        raise StackFailed(f"PostgreSQL's data could not be made in {data}: {tail(log)}{hint}")
+    command = [*prefix, str(postgres_programs() / "initdb"), "-D", str(data), "-U", _NAME, "--auth=trust"]
+    if _run([*command, "--encoding=UTF8", "--locale=C", "--no-sync"], log):
+        raise StackFailed(f"PostgreSQL's data could not be made in {data}: {tail(log)}")
 
 
-def _other_user() -> int | None:
-    """PostgreSQL refuses to run as root, so there it runs as the user that owns nothing."""
+def _not_as_root() -> list[str]:
+    """PostgreSQL refuses to run as root. There it runs as the user that owns nothing, but may go everywhere.
+
+    The data and the programs may lie below /root, which is closed to others.
+    """
     if os.geteuid() != 0:
-        return None
-    import pwd  # noqa: PLC0415 - not on every system
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise UsageError("PostgreSQL does not run as root: use another user, or install util-linux, which has setpriv")
+    everywhere = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    plain = [setpriv, f"--reuid={_NOBODY}", "--clear-groups"]
+    allowed = subprocess.run([*plain, *everywhere, "true"], capture_output=True, check=False)  # noqa: S603 - see spawn
+    return [*plain, *everywhere] if allowed.returncode == 0 else plain
 
-    return pwd.getpwnam("nobody").pw_uid
 
-
-def _run(command: Sequence[str], log: Path, user: int | None = None) -> int:
+def _run(command: Sequence[str], log: Path) -> int:
     with log.open("ab") as out:
         done = subprocess.run(  # noqa: S603 - a program of ours with arguments of ours
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, user=user, check=False
+            command, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
         )
     return done.returncode

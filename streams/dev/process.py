@@ -32,16 +32,17 @@ class Process(NamedTuple):
     birth: str
 
 
-def spawn(command: Sequence[str], log: Path, *, cwd: Path, user: int | None = None, tied: bool = False) -> Process:
-    """Start a process in a session of its own, with its output appended to `log`.
+def spawn(command: Sequence[str], log: Path, *, cwd: Path, prefix: Sequence[str] = (), tied: bool = False) -> Process:
+    """Start a process in a session of its own, with its output added to `log`. `prefix` is a command that becomes it.
 
     `tied` lets it die with the thread that starts it, where the system can do that: for tests that are killed.
     """
-    if tied and (setpriv := shutil.which("setpriv")):
-        command = [setpriv, "--pdeathsig", "KILL", *command]
+    setpriv = shutil.which("setpriv") if tied else None
+    # Behind the prefix: a change of user would take the tie off again.
+    whole = [*prefix, *([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *command]
     with log.open("ab") as out:
         child = subprocess.Popen(  # noqa: S603 - a program of ours with arguments of ours
-            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, user=user
+            whole, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     _CHILDREN[child.pid] = child
     return Process(child.pid, _birth(child.pid) or "")
