@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.dev import Kafka, start_kafka, stop_kafka
+from streams.dev import Kafka, read_kafka, start_kafka, stop_kafka
 from streams.errors import StreamsError
 
 # Many groups come and go on one small broker: what waits for its clock would make every test slow.
@@ -35,4 +35,4 @@ def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
     """A broker that a test may kill and start again, with `start_kafka(kafka.folder, port=kafka.port)`."""
     broker = start_kafka(tmp_path / "kafka", settings=SETTINGS, tied=True, seconds=110.0)
     yield broker
-    stop_kafka(start_kafka(broker.folder, port=broker.port))
+    stop_kafka(read_kafka(broker.folder) or broker)

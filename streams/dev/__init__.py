@@ -1,6 +1,6 @@
 """Starts a real Kafka and a real PostgreSQL on this machine, from packages alone: for development and for tests."""
 
-from streams.dev.kafka import Kafka, kill_kafka, start_kafka, stop_kafka
+from streams.dev.kafka import Kafka, kill_kafka, read_kafka, start_kafka, stop_kafka
 from streams.dev.packages import kafka_classpath, tools_classpath
 from streams.dev.postgres import Postgres, start_postgres, stop_postgres
 from streams.dev.process import StackFailed
@@ -15,6 +15,7 @@ __all__ = [
     "down",
     "kafka_classpath",
     "kill_kafka",
+    "read_kafka",
     "start_kafka",
     "start_postgres",
     "status",

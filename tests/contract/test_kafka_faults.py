@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import TopicPartition as Place
@@ -60,7 +61,7 @@ class TestFences(KafkaConfig):
         log = await world.log()
         commands, events = await world.topic(log, "commands"), await world.topic(log, "events")
         a, producer = await world.owner(log, commands)
-        unjoined = log._clients.consumer(a.group, "x")()
+        unjoined = log._clients.consumer(a.group, "x")(print)
         metadata = unjoined.consumer_group_metadata()
         unjoined.close()
         assert generation(metadata) == -1
@@ -245,6 +246,22 @@ class TestBrokerCrash:
                 await producer.commit(a.snapshot, [new(events, b"once")], {0: 2})
                 written = True
             except (LogUnavailable, CommitAborted):
-                await a.poll(0.5)
+                with suppress(LogUnavailable):
+                    await a.poll(0.5)
         assert await values(log, events) == [b"before", b"once"]
         assert await a.member.committed(0) == 2
+
+    @case
+    async def test_f24_a_member_says_that_nobody_answers_and_closes_all_the_same(self, world: World):
+        log = await world.log()
+        commands = await world.topic(log, "commands")
+        a, _ = await world.owner(log, commands)
+        await asyncio.to_thread(kill_kafka, self.kafka)
+        with pytest.raises(LogUnavailable, match="no broker"):
+            while True:
+                await a.poll(1.0)
+        began = time.monotonic()
+        await a.member.close()
+        assert set(a.told("revoked")) | set(a.told("lost")) == {0}
+        await log.close()
+        assert time.monotonic() - began < 30

@@ -19,13 +19,15 @@ from streams.log.kafka.failures import error_of, sort, words
 from streams.log.kafka.settings import CONSUMERS_ONLY, MEMBERS_ONLY, PRODUCERS_ONLY, Settings, is_secret
 from streams.log.port import Isolation
 
-__all__ = ["Clients"]
+__all__ = ["Clients", "OnError"]
 
 # The client's own lines are for whoever sets up logging; without that they must not land on a user's terminal.
 _LINES = logging.getLogger("streams.log.kafka.client")
 _LINES.addHandler(logging.NullHandler())
 
 T = TypeVar("T")
+
+OnError = Callable[[KafkaError], None]
 
 _ASK_SECONDS = 1.0
 _SAY_SECONDS = 2.0
@@ -96,10 +98,10 @@ class Clients:
         conf = self._conf({**_TRANSACTIONAL, "transactional.id": id}, _NO_CONSUMER, id)
         return lambda: self._checked(lambda: Producer(conf, logger=_LINES))
 
-    def consumer(self, group: str, client_id: str) -> Callable[[], Consumer]:
-        """Makes the client of a group member."""
+    def consumer(self, group: str, client_id: str) -> Callable[[OnError], Consumer]:
+        """Makes the client of a group member, which is told of the client's own troubles."""
         conf = self._conf({**_MEMBER, "group.id": group}, PRODUCERS_ONLY, client_id)
-        return lambda: self._checked(lambda: Consumer(conf, logger=_LINES))
+        return lambda on_error: self._checked(lambda: Consumer({**conf, "error_cb": on_error}, logger=_LINES))
 
     def reader(self, isolation: Isolation) -> Callable[[], Consumer]:
         """Makes clients of readers. They commit nothing; the group's name is only there because it must be."""

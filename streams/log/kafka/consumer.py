@@ -7,13 +7,13 @@ import itertools
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streams.errors import LogDamaged, LogUnavailable, UsageError
-from streams.log.kafka.failures import MISSING, code_of, error_of, sort, words
+from streams.log.kafka.failures import MISSING, error_of, sort, words
 from streams.log.kafka.messages import record_of
 from streams.log.port import Record
 
@@ -54,7 +54,9 @@ class Listener(Protocol):
 class GroupConsumer:
     """Lives on the member's thread; only `orders`, `ready` and `interrupted` are shared with the event loop."""
 
-    def __init__(self, topic: str, make: Callable[[], Consumer], listener: Listener) -> None:
+    def __init__(
+        self, topic: str, make: Callable[[Callable[[KafkaError], None]], Consumer], listener: Listener
+    ) -> None:
         self.orders: deque[tuple[int, Cursor | None]] = deque()
         self.ready: deque[Fetched] = deque()
         self.interrupted = False
@@ -74,7 +76,7 @@ class GroupConsumer:
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the client and ask to enter the group."""
         self._loop = loop
-        self._client = self._make()
+        self._client = self._make(self._on_trouble)
         self._client.subscribe(
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -111,26 +113,24 @@ class GroupConsumer:
 
     def _follow_orders(self) -> None:
         while self.orders:
-            partition, cursor = self.orders[0]
+            partition, cursor = self.orders.popleft()
             try:
                 self._follow(partition, cursor)
             except KafkaException as raised:
-                if code_of(raised) == KafkaError._STATE:
-                    return  # the client has not begun with this partition yet: again in the next slice
                 raise sort(error_of(raised), f"moving to an offset of {self._topic}[{partition}]") from raised
-            self.orders.popleft()
 
     def _follow(self, partition: int, cursor: Cursor | None) -> None:
         if partition not in self._held or (cursor is not None and cursor.incarnation != self._held[partition]):
             return
-        place = TopicPartition(self._topic, partition)
-        self._active.pop(partition, None)
-        # Paused first in any case: what the client has fetched from the old place must not come out at the new one.
-        self._client.pause([place])
+        self._stop(self._client, [partition])
         if cursor is not None:
-            self._client.seek(TopicPartition(self._topic, partition, cursor.offset))
-            self._client.resume([place])
+            self._client.incremental_assign([TopicPartition(self._topic, partition, cursor.offset)])
             self._active[partition] = cursor
+
+    def _stop(self, client: Consumer, partitions: Collection[int]) -> None:
+        """Fetch nothing of these any more; what the client has fetched ahead does not come out."""
+        stopped = [p for p in partitions if self._active.pop(p, None) is not None]
+        client.incremental_unassign([TopicPartition(self._topic, partition) for partition in stopped])
 
     # -- what the client brings ----------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class GroupConsumer:
     def _failed(self, error: KafkaError, partition: int | None, cursor: Cursor | None) -> None:
         if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
             if cursor is not None and partition is not None:
-                del self._active[partition]
+                self._stop(self._client, [partition])
                 place = f"{self._topic}[{partition}]"
                 self._failure = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}")
         elif error.code() in MISSING:
@@ -155,13 +155,20 @@ class GroupConsumer:
             if isinstance(found, UsageError) or error.fatal():
                 self._failure = found
 
+    def _on_trouble(self, error: KafkaError) -> None:
+        # An idle worker would not notice otherwise: a poll without a broker brings nothing, as one without news does.
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._failure = self._failure or LogUnavailable(f"no broker of Kafka answers: {words(error)}")
+
     # -- what the group says -------------------------------------------------------------------------------------
+
+    # What the group assigns and what the client fetches are two things. A partition is fetched from its resume on,
+    # from the offset given there. Fetched from the start, paused, and moved with `seek`, one in a few hundred stood
+    # still for good: the client loses the move when it is about to ask for the offset at which it was told to begin.
 
     def _on_assign(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
         assigned = {place.partition: next(self._incarnations) for place in places}
-        # From an end nobody needs: with the group's offset the client would wait for a predecessor's transaction.
-        client.incremental_assign([TopicPartition(self._topic, partition, OFFSET_END) for partition in assigned])
-        client.pause([TopicPartition(self._topic, partition) for partition in assigned])
+        client.incremental_assign([])  # the answer that the client waits for
         self._held.update(assigned)
         if assigned:
             self._tell(self._listener.on_assigned(self._fresh_token(client), assigned))
@@ -170,21 +177,16 @@ class GroupConsumer:
         leaving = self._leaving(places)
         if leaving:
             self._tell(self._listener.on_revoked(self._fresh_token(client), leaving))
-        self._let_go(client, places)
+        self._stop(client, leaving)
 
     def _on_lost(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
         leaving = self._leaving(places)
         if leaving:
             self._tell(self._listener.on_lost(self._fresh_token(client), leaving))
-        self._let_go(client, places)
+        self._stop(client, leaving)
 
     def _leaving(self, places: Sequence[TopicPartition]) -> dict[int, int]:
-        for place in places:
-            self._active.pop(place.partition, None)
         return {place.partition: self._held.pop(place.partition) for place in places if place.partition in self._held}
-
-    def _let_go(self, client: Consumer, places: Sequence[TopicPartition]) -> None:
-        client.incremental_unassign(list(places))
 
     def _tell(self, call: Coroutine[Any, Any, None]) -> None:
         """Run `call` on the event loop and wait: the partitions go to nobody else before this returns."""

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 
 from streams.errors import Fenced, LogDamaged
 from streams.log.kafka.admin import STABLE_SECONDS, Admin
+from streams.log.kafka.clients import OnError
 from streams.log.kafka.consumer import Cursor, GroupConsumer
 from streams.log.kafka.lane import Lane
 from streams.log.port import Batch, GroupSnapshot, Ownership, Record
@@ -31,7 +32,7 @@ class State(Enum):
 class KafkaMember:
     """See `streams.log.port.Member`."""
 
-    def __init__(self, admin: Admin, group: str, topic: str, make: Callable[[], Consumer]) -> None:
+    def __init__(self, admin: Admin, group: str, topic: str, make: Callable[[OnError], Consumer]) -> None:
         self._admin = admin
         self._state = State.NEW
         self._ownership: Ownership | None = None
