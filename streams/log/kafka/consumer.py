@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from streams.errors import LogDamaged, LogUnavailable, UsageError
-from streams.log.kafka.failures import MISSING, error_of, sort, words
+from streams.errors import LogDamaged, LogUnavailable, StreamsError, UsageError
+from streams.log.kafka.failures import MISSING, RAISED, error_of, sort, words
 from streams.log.kafka.messages import record_of
 from streams.log.port import Record
 
@@ -71,6 +71,7 @@ class GroupConsumer:
         self._active: dict[int, Cursor] = {}
         self._token: bytes | None = None
         self._failure: BaseException | None = None
+        self._trouble: StreamsError | None = None
         self._changed = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -88,16 +89,23 @@ class GroupConsumer:
         while True:
             self._follow_orders()
             left = deadline - time.monotonic()
-            message = self._client.poll(min(max(left, 0.0), SLICE_SECONDS))
+            self._fetch(records_max, min(max(left, 0.0), SLICE_SECONDS))
+            self._raise_failure()
+            if self._trouble is not None and not self.ready:
+                trouble, self._trouble = self._trouble, None
+                raise trouble
+            if self.ready or self._changed or left <= 0 or self.interrupted:
+                return self._fresh_token()
+
+    def _fetch(self, records_max: int, timeout: float) -> None:
+        try:
+            message = self._client.poll(timeout)
             if message is not None:
                 self._put(message)
                 for more in self._client.consume(records_max, 0):
                     self._put(more)
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-            if self.ready or self._changed or left <= 0 or self.interrupted:
-                return self._fresh_token()
+        except RAISED as raised:
+            self._trouble = sort(error_of(raised), f"polling {self._topic}")
 
     def close(self) -> None:
         """Leave the group; what is held is revoked first."""
@@ -105,8 +113,11 @@ class GroupConsumer:
         if client is None:
             return
         client.close()
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
             raise failure
 
     # -- what the loop asked for ---------------------------------------------------------------------------------
@@ -147,18 +158,18 @@ class GroupConsumer:
             if cursor is not None and partition is not None:
                 self._stop(self._client, [partition])
                 place = f"{self._topic}[{partition}]"
-                self._failure = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}")
+                self._trouble = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}")
         elif error.code() in MISSING:
-            self._failure = UsageError(f"there is no topic {self._topic} (any more): {words(error)}")
+            self._trouble = UsageError(f"there is no topic {self._topic} (any more): {words(error)}")
         elif error.code() != KafkaError._MAX_POLL_EXCEEDED:  # `on_lost` says the same
             found = sort(error, f"reading {self._topic}")
             if isinstance(found, UsageError) or error.fatal():
-                self._failure = found
+                self._trouble = found
 
     def _on_trouble(self, error: KafkaError) -> None:
         # An idle worker would not notice otherwise: a poll without a broker brings nothing, as one without news does.
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._failure = self._failure or LogUnavailable(f"no broker of Kafka answers: {words(error)}")
+            self._trouble = LogUnavailable(f"no broker of Kafka answers: {words(error)}")
 
     # -- what the group says -------------------------------------------------------------------------------------
 
