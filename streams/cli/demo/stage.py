@@ -75,10 +75,10 @@ class Child:
 class Stage:
     """Starts processes and waits for things to happen, never for long."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.examples = examples_folder()
-        self.url = f"sqlite:///{folder / 'streams.db'}?session_timeout_ms=1000"
+        self.url = url or f"sqlite:///{folder / 'streams.db'}?session_timeout_ms=1000"
         self.environment: dict[str, str] = {"PYTHONUNBUFFERED": "1", "STREAMS_CRASH_AT": ""}
         self.kills = 0
         self._children: list[Child] = []

@@ -1,0 +1,140 @@
+"""Sorts the errors of Kafka's client by what the caller must do, and keeps the client's own words."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.errors import (
+    CommitAborted,
+    Fenced,
+    LogDamaged,
+    LogError,
+    LogUnavailable,
+    SendRefused,
+    StreamsError,
+    UsageError,
+)
+
+__all__ = [
+    "FENCED",
+    "MISSING",
+    "RAISED",
+    "STALE",
+    "UNSTABLE",
+    "UNWRITABLE",
+    "code_of",
+    "error_of",
+    "refused_by_client",
+    "sort",
+    "words",
+]
+
+FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+"""Somebody initialised under the same id, or the broker gave up on the transaction: F22 says to treat both alike."""
+
+STALE = frozenset(
+    {
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
+"""The group has moved on since the snapshot."""
+
+UNWRITABLE = frozenset(
+    {
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""No repeat could ever write the record."""
+
+MISSING = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
+
+_DENIED = frozenset(
+    {
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+_TOO_OLD = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
+_OUTSIDE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
+
+
+RAISED = (KafkaException, SystemError)
+"""What a call of the client raises. A fatal error that comes while callbacks run arrives wrapped in SystemError."""
+
+
+def error_of(raised: BaseException) -> KafkaError:
+    """What the exception is about. One that is no error of the client goes on as it is."""
+    cause: BaseException | None = raised
+    while isinstance(cause, SystemError):  # one for each callback that the error has passed
+        cause = cause.__cause__ or cause.__context__
+    if not isinstance(cause, KafkaException):
+        raise raised
+    error = cause.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def code_of(raised: KafkaException) -> int:
+    """The code of what the exception is about."""
+    return error_of(raised).code()
+
+
+def words(error: KafkaError) -> str:
+    """The client's own words with the name to search for."""
+    return f"{error.str()} ({error.name()})"
+
+
+def sort(error: KafkaError, doing: str) -> StreamsError:
+    """The error of `streams` for what happened outside the end of a transaction: nothing was committed."""
+    code, text = error.code(), f"{doing}: {words(error)}"
+    if code in FENCED:
+        return Fenced(text)
+    if code in STALE:
+        return CommitAborted(text)
+    if code in _DENIED:
+        return UsageError(f"{text}; check the credentials, and the rights that this user has at the broker")
+    if code in _TOO_OLD:
+        return UsageError(f"{text}; streams needs brokers of version 2.5 or later")
+    if code in UNWRITABLE:
+        return SendRefused(text)
+    if code in _OUTSIDE:
+        return LogDamaged(text)
+    if error.txn_requires_abort():
+        return CommitAborted(text)
+    return LogUnavailable(text) if error.retriable() or not error.fatal() else LogError(text)
+
+
+def refused_by_client(raised: Exception, index: int, place: str) -> SendRefused:
+    """A record that the client itself does not take."""
+    said = words(error_of(raised)) if isinstance(raised, KafkaException) else str(raised)
+    return SendRefused(f"record {index} for {place} is not taken by Kafka's client: {said}", index)

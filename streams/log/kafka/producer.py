@@ -1,0 +1,57 @@
+"""The transactional producer behind the async port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from confluent_kafka import Producer, TopicPartition
+
+from streams.log.kafka.admin import Admin
+from streams.log.kafka.lane import Lane
+from streams.log.kafka.transaction import INIT_SECONDS, Transactor
+from streams.log.port import GroupSnapshot, NewRecord
+from streams.log.rules import check_commit, refuse_unwritable
+
+__all__ = ["KafkaProducer", "MakeClient"]
+
+MakeClient = Callable[[str], Callable[[], Producer]]
+CLOSE_SECONDS = 10.0
+
+
+class KafkaProducer:
+    """See `streams.log.port.Producer`."""
+
+    def __init__(self, id: str, admin: Admin, make: MakeClient) -> None:
+        self.id = id
+        self._admin = admin
+        self._make = make
+        self._transactor = Transactor(id, make(id))
+        self._lane = Lane(f"producer {id}")
+
+    async def initialise(self) -> None:
+        """Take the id."""
+        await self._lane.run(self._transactor.initialise)
+
+    async def commit(
+        self, snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]
+    ) -> list[int]:
+        """One transaction on the client's thread. A caller that is cancelled does not stop it."""
+        check_commit(snapshot, records, offsets)
+        if snapshot.token is None:
+            raise ValueError("this snapshot is of a member that is not in its group: Kafka would not fence the commit")
+        refuse_unwritable(records, await self._admin.known_for(records))
+        places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
+        return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+
+    async def settle(self, transactional_ids: Sequence[str]) -> None:
+        """Take each id for a moment, which ends what is open under it."""
+        for id in transactional_ids:
+            other = KafkaProducer(id, self._admin, self._make)
+            try:
+                await other.initialise()
+            finally:
+                await other.close()
+
+    async def close(self) -> None:
+        """Free the client."""
+        await self._lane.close(self._transactor.close, CLOSE_SECONDS + INIT_SECONDS)

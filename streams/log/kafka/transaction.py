@@ -1,0 +1,204 @@
+"""The transactional C client and the order of one transaction; everything here runs on the client's own thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from streams.errors import CommitAborted, Fenced, InDoubt, LogError, StreamsError
+from streams.log.kafka.failures import FENCED, RAISED, error_of, sort, words
+from streams.log.kafka.sending import Reports, produce
+from streams.log.port import NewRecord
+
+__all__ = ["State", "Transactor"]
+
+INIT_SECONDS = 30.0
+SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
+ABORT_SECONDS = 10.0
+SETTLE_SECONDS = 1.0
+END_SECONDS = 60.0
+_CALL_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+
+
+class State(Enum):
+    """What a producer can still do.
+
+      ┌──────── initialised ────────┐
+      ▼                             │
+    READY ── an abort not trusted ─▶ WORN
+      │ ╲                           │
+      │  ╲── outcome unknown ──▶ IN_DOUBT
+      └───── fenced ───────────▶ FENCED ◀──┘     (all end in CLOSED)
+    """
+
+    WORN = "worn"
+    READY = "ready"
+    FENCED = "fenced"
+    IN_DOUBT = "in doubt"
+    CLOSED = "closed"
+
+
+NEXT: Mapping[State, frozenset[State]] = {
+    State.WORN: frozenset({State.READY, State.FENCED, State.CLOSED}),
+    State.READY: frozenset({State.WORN, State.FENCED, State.IN_DOUBT, State.CLOSED}),
+    State.FENCED: frozenset({State.CLOSED}),
+    State.IN_DOUBT: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+class Transactor:
+    """One transactional id. A client that was worn is replaced by a fresh one under the same id."""
+
+    def __init__(self, id: str, make: Callable[[], Producer]) -> None:
+        self.id = id
+        self.state = State.WORN
+        self._make = make
+        self._client: Any = None
+
+    def initialise(self) -> None:
+        """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
+        self._drop()
+        deadline = time.monotonic() + INIT_SECONDS
+        client = self._make()
+        while True:
+            try:
+                client.init_transactions(_CALL_SECONDS)
+                break
+            except KafkaException as raised:
+                error = error_of(raised)
+                if error.fatal() or not error.retriable() or time.monotonic() > deadline:
+                    raise sort(error, f"initialising the transactional id {self.id}") from raised
+                time.sleep(_PAUSE_SECONDS)
+        self._client = client
+        self._move(State.READY)
+
+    def commit(self, records: Sequence[NewRecord], group: Any, offsets: list[TopicPartition]) -> list[int]:
+        """One transaction.
+
+        1. begin; 2. hand the records over; 3. wait for every report; 4. send the offsets: the fence; 5. end it.
+        Up to 4 any failure aborts, and nothing was written. From 5 on only the broker knows. The reports come before
+        the fence because a rebalance refuses there: with nothing under way, the client is as good as before.
+        """
+        self._require_usable()
+        if self.state is State.WORN:
+            self.initialise()
+        reports = Reports(len(records))
+        try:
+            self._client.begin_transaction()
+            produce(self._client, records, reports, time.monotonic() + SEND_SECONDS)
+            self._client.flush(SEND_SECONDS)
+            reports.check(records)
+            self._send_offsets(offsets, group)
+        except (*RAISED, StreamsError) as raised:
+            raise self._aborted(raised, reports, records) from raised
+        self._end()
+        return reports.offsets
+
+    def close(self) -> None:
+        """Free the client. What an aborted transaction left in its queue is dropped."""
+        self._drop()
+        if self.state is not State.CLOSED:
+            self._move(State.CLOSED)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _require_usable(self) -> None:
+        if self.state is State.FENCED:
+            raise Fenced(f"the producer {self.id} was fenced before: make another one")
+        if self.state in (State.IN_DOUBT, State.CLOSED):
+            raise ValueError(f"the producer {self.id} is {self.state.value}: make another one")
+
+    def _send_offsets(self, offsets: list[TopicPartition], group: Any) -> None:
+        deadline = time.monotonic() + SEND_SECONDS
+        while True:
+            try:
+                self._client.send_offsets_to_transaction(offsets, group, _CALL_SECONDS)
+            except KafkaException as raised:
+                error = error_of(raised)
+                if not error.retriable() or error.txn_requires_abort() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                self._client.commit_transaction(_CALL_SECONDS)
+            except RAISED as raised:
+                error = error_of(raised)
+                if error.txn_requires_abort():
+                    self._abort(Reports(0))
+                    raise CommitAborted(f"ending a transaction: {words(error)}") from raised
+                if error.fatal() or not error.retriable() or time.monotonic() > deadline:
+                    # A fence counts too: the client repeats a request whose answer was lost, and the first one may
+                    # have committed before somebody else took the id.
+                    self._move(State.IN_DOUBT)
+                    self._drop()
+                    raise InDoubt(f"ending a transaction: {words(error)}; the log knows what happened") from raised
+            else:
+                return
+
+    def _aborted(self, raised: Exception, reports: Reports, records: Sequence[NewRecord]) -> Exception:
+        """Abort, and find the error that says what the caller must do."""
+        error = None if isinstance(raised, StreamsError) else error_of(raised)
+        if self._is_fenced(error, reports):
+            self._move(State.FENCED)
+            self._drop()
+            return raised if isinstance(raised, Fenced) else Fenced(f"producer {self.id}: {_said(error, raised)}")
+        self._abort(reports)
+        if error is None:
+            return raised
+        if reports.refused_by_broker:
+            # The client refuses further calls because of a record: that one is the cause.
+            return reports.cause(records)
+        found = sort(error, "a transaction")
+        # A client that broke for good is replaced, so for the caller it is a redo.
+        return CommitAborted(str(found)) if type(found) is LogError else found
+
+    def _is_fenced(self, error: KafkaError | None, reports: Reports) -> bool:
+        failures = [failure for _, failure in reports.failures]
+        return any(failure.code() in FENCED for failure in [*failures, *([error] if error else [])])
+
+    def _abort(self, reports: Reports) -> None:
+        """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
+        if not self._is_aborted(reports) or not reports.all_from_broker:
+            self._move(State.WORN)
+            self._drop()
+
+    def _is_aborted(self, reports: Reports) -> bool:
+        deadline = time.monotonic() + ABORT_SECONDS
+        while True:
+            try:
+                if not reports.complete:
+                    # An abort cuts off what is under way, and the client loses track of its sequence.
+                    self._client.flush(SETTLE_SECONDS)
+                self._client.abort_transaction(_CALL_SECONDS)
+            except RAISED as raised:
+                if not error_of(raised).retriable() or time.monotonic() > deadline:
+                    return False
+            else:
+                return True
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            # It only saves time: what is left in the queue goes with the client.
+            with suppress(KafkaException):
+                client.purge()
+
+    def _move(self, state: State) -> None:
+        if state not in NEXT[self.state]:
+            raise RuntimeError(f"the producer {self.id} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+
+def _said(error: KafkaError | None, raised: Exception) -> str:
+    return words(error) if error is not None else str(raised)
