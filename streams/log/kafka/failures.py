@@ -18,6 +18,7 @@ from streams.errors import (
 __all__ = [
     "FENCED",
     "MISSING",
+    "NAMELESS",
     "RAISED",
     "STALE",
     "UNSTABLE",
@@ -92,11 +93,20 @@ RAISED = (KafkaException, SystemError)
 """What a call of the client raises. A fatal error that comes while callbacks run arrives wrapped in SystemError."""
 
 
+NAMELESS = KafkaError._FATAL
+"""The client broke for good and its words were lost; any further call says them again."""
+
+
 def error_of(raised: BaseException) -> KafkaError:
-    """What the exception is about. One that is no error of the client goes on as it is."""
+    """What the exception is about. One that is no error of the client goes on as it is.
+
+    A SystemError may have lost its cause on the way through callbacks: it becomes a fatal error of code `NAMELESS`.
+    """
     cause: BaseException | None = raised
     while isinstance(cause, SystemError):  # one for each callback that the error has passed
         cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return KafkaError(NAMELESS, str(raised), fatal=True)
     if not isinstance(cause, KafkaException):
         raise raised
     error = cause.args[0]

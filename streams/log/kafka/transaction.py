@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streams.errors import CommitAborted, Fenced, InDoubt, LogError, StreamsError
-from streams.log.kafka.failures import FENCED, RAISED, error_of, sort, words
+from streams.log.kafka.failures import FENCED, NAMELESS, RAISED, error_of, sort, words
 from streams.log.kafka.sending import Reports, produce
 from streams.log.port import NewRecord
 
@@ -71,7 +71,7 @@ class Transactor:
             try:
                 client.init_transactions(_CALL_SECONDS)
                 break
-            except KafkaException as raised:
+            except RAISED as raised:
                 error = error_of(raised)
                 if error.fatal() or not error.retriable() or time.monotonic() > deadline:
                     raise sort(error, f"initialising the transactional id {self.id}") from raised
@@ -148,7 +148,7 @@ class Transactor:
 
     def _aborted(self, raised: Exception, reports: Reports, records: Sequence[NewRecord]) -> Exception:
         """Abort, and find the error that says what the caller must do."""
-        error = None if isinstance(raised, StreamsError) else error_of(raised)
+        error = None if isinstance(raised, StreamsError) else self._named(error_of(raised))
         if self._is_fenced(error, reports):
             self._move(State.FENCED)
             self._drop()
@@ -162,6 +162,15 @@ class Transactor:
         found = sort(error, "a transaction")
         # A client that broke for good is replaced, so for the caller it is a redo.
         return CommitAborted(str(found)) if type(found) is LogError else found
+
+    def _named(self, error: KafkaError) -> KafkaError:
+        if error.code() != NAMELESS:
+            return error
+        try:
+            self._client.abort_transaction(_CALL_SECONDS)
+        except RAISED as again:
+            return error_of(again)
+        return error
 
     def _is_fenced(self, error: KafkaError | None, reports: Reports) -> bool:
         failures = [failure for _, failure in reports.failures]
