@@ -17,6 +17,7 @@ from streams.cli.parser import Verbs, log_url
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch import TerminalObserver
 from streams.runtime.collector import calm_collector
+from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import PartitionRefused, Worker
 
 __all__ = ["add"]
@@ -27,6 +28,9 @@ def add(verbs: Verbs) -> None:
     example = "streams worker examples/order.py:app"
     parser = verbs.add("serve", "worker", _run, "run an app's workflows and tasks until stopped", example)
     parser.add_argument("target", metavar="MODULE:APP", help="a file or a module, and the app in it")
+    parser.add_argument(
+        "--address", default="", help="where people find this worker, for its leases; its host if left out"
+    )
     parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
 
 
@@ -35,7 +39,7 @@ def _run(args: argparse.Namespace) -> int:
     as_json = getattr(args, "json", False)
     calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(app, log_url(args), strict=args.strict, as_json=as_json))
+        return runner.run(_serve(app, log_url(args), address=args.address, strict=args.strict, as_json=as_json))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -47,11 +51,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(app: App, url: str, *, strict: bool, as_json: bool) -> int:
+async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: bool) -> int:
     log = await open_log(url)
     code = 0
     try:
-        worker = Worker(app, log, observer=TerminalObserver(as_json=as_json), strict=strict)
+        worker = Worker(
+            app,
+            log,
+            settings=WorkerSettings(address=address),
+            observer=TerminalObserver(as_json=as_json),
+            strict=strict,
+        )
         _stop_on_signals(worker)
         _greet(app, log.url, as_json=as_json)
         await worker.run()

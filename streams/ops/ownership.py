@@ -30,6 +30,7 @@ class Ownership(NamedTuple):
     released: bool = False
     written_at: str | None = None
     alive: bool | None = None
+    address: str | None = None
 
 
 def ownership(view: RunView, history: list[StoredEvent], now: int) -> Ownership:
@@ -53,6 +54,7 @@ def ownership(view: RunView, history: list[StoredEvent], now: int) -> Ownership:
         released=lease.released,
         written_at=iso(lease.claimed_at),
         alive=alive,
+        address=lease.address,
     )
 
 
@@ -63,16 +65,21 @@ def _text(partition: int, lease: Lease, epoch: int, owner: str | None, now: int)
             f"nobody owns it: {lease.owner} gave partition {partition} back in good order {since} (epoch {lease.epoch})"
         )
     if lease.epoch == epoch:
-        return f"{lease.owner} owns it (epoch {epoch}); its lease was written {since}"
+        return f"{_named(lease)} owns it (epoch {epoch}); its lease was written {since}"
     if lease.epoch > epoch:
         return (
-            f"{lease.owner} owns it now (epoch {lease.epoch}; lease written {since}); the last event is by "
+            f"{_named(lease)} owns it now (epoch {lease.epoch}; lease written {since}); the last event is by "
             f"{owner or 'an earlier owner'} (epoch {epoch}), and nothing has happened to the run since"
         )
     return (
         f"the lease of {lease.owner} (epoch {lease.epoch}) is older than the run's last event (epoch {epoch}): leases "
         "were lost, and the next owner claims above it"
     )
+
+
+def _named(lease: Lease) -> str:
+    """The owner, and where it is found, if that is more than the host in its name."""
+    return lease.owner if lease.address in (None, "", lease.host) else f"{lease.owner} at {lease.address}"
 
 
 def _owner_of(history: list[StoredEvent], epoch: int) -> str | None:

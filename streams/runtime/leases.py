@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 from streams.log.port import NewRecord
 from streams.runtime.partition import Partition
 from streams.wire.records import Lease, encode_lease
@@ -11,7 +14,14 @@ __all__ = ["lease_record"]
 
 
 def lease_record(
-    topics: Topics, partition: Partition, *, owner: str, ids: tuple[str, ...], now: int, released: bool = False
+    topics: Topics,
+    partition: Partition,
+    *,
+    owner: str,
+    address: str,
+    ids: tuple[str, ...],
+    now: int,
+    released: bool = False,
 ) -> NewRecord:
     """The lease of a partition as a record of the lease topic; its key is the partition's number."""
     lease = Lease(
@@ -19,11 +29,13 @@ def lease_record(
         owner=owner,
         epoch=partition.epoch,
         transactional_ids=ids,
-        address=None,
+        address=address or socket.gethostname(),
         applied=partition.applied,
         tail=partition.tail(),
         topic_id=partition.topic_id,
         claimed_at=now,
         released=released,
+        host=socket.gethostname(),
+        pid=os.getpid(),
     )
     return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease))

@@ -13,6 +13,8 @@ __all__ = ["WorkerSettings"]
 class WorkerSettings:
     """Defaults are meant for production; tests shorten the times."""
 
+    address: str = ""
+    """Where people find this worker, as its leases tell it; empty stands for the name of its host."""
     partitions: int = PARTITIONS_DEFAULT
     """Partition count of topics that the worker creates."""
     loop_slots: int = 2_000
