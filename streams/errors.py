@@ -33,6 +33,7 @@ Evicted(BaseException)       the run left this worker's memory; nothing of it ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -196,11 +197,18 @@ class CommitAborted(LogError):
 
 
 class SendRefused(LogError):
-    """A record can never be written. `index` is its place among the records of the transaction, or None."""
+    """A record can never be written. `index` is its place among the records of the transaction, or None.
 
-    def __init__(self, message: str, index: int | None = None) -> None:
+    `others` are the places of more records that are as unwritable; `code` is the error code of runs blocked by it.
+    """
+
+    def __init__(
+        self, message: str, index: int | None = None, *, others: Sequence[int] = (), code: str = "VALUE_TOO_LARGE"
+    ) -> None:
         super().__init__(message)
         self.index = index
+        self.others = tuple(others)
+        self.code = code
 
 
 class Fenced(LogError):

@@ -50,7 +50,11 @@ def refuse_unwritable(records: Sequence[NewRecord], topics: Mapping[str, TopicIn
     compacted = {name for name, info in topics.items() if is_compacted(info)}
     for index, (topic, partition, key, value, headers) in enumerate(records):
         if not 0 <= partition < sizes.get(topic, 0):
-            raise SendRefused(f"record {index} is for {topic}[{partition}], which does not exist", index)
+            same = [n for n, record in enumerate(records) if record.topic == topic and record.partition == partition]
+            message = (
+                f"record {index} is for {topic}[{partition}], which does not exist (any more): create it, then retry"
+            )
+            raise SendRefused(message, index, others=same[1:], code="TOPIC_MISSING")
         if key is None and topic in compacted:
             raise SendRefused(f"record {index} for the compacted topic {topic} has no key: give it one", index)
         size = (len(key) if key else 0) + (len(value) if value else 0)

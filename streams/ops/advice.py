@@ -92,6 +92,13 @@ _TABLE = (
         (_COMPLETE, _SKIP, _RETRY, _FORCE),
     ),
     Advice(
+        "TOPIC_MISSING",
+        _RUN,
+        "A topic that the run writes to, such as that of an effect, was deleted while workers ran.",
+        "Create the app's topics again, then retry: the step is done again with the same outcome.",
+        ("streams topics create MODULE:APP", _RETRY, _FORCE),
+    ),
+    Advice(
         "VALUE_NOT_STORABLE",
         "run, op or command",
         "A value holds something that would not come back equal. The message has the path to it. In a task's result "

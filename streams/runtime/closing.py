@@ -11,10 +11,19 @@ from streams.errors import LogError
 if TYPE_CHECKING:
     from streams.runtime.worker import Worker
 
-__all__ = ["close_producer", "leave_group"]
+__all__ = ["close_producer", "drain", "leave_group"]
 
 _GRACE_SECONDS = 1.0
 _PRODUCER_SECONDS = 1.0
+
+
+async def drain(worker: Worker) -> None:
+    """Let running tasks finish within the bound; what they bring is committed as usual."""
+    for number in list(worker.owner.partitions):
+        await worker.member.pause(number)
+    deadline = Deadline(worker.engine.clock, worker.engine.settings.stop_seconds)
+    while worker.busy and not deadline.over:  # noqa: ASYNC110 - only at a stop, and bounded
+        await asyncio.sleep(0.005)
 
 
 async def leave_group(worker: Worker, polling: asyncio.Task[None]) -> None:

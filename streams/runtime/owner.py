@@ -14,7 +14,7 @@ from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.partition import Partition, PartitionState
-from streams.runtime.restore import Found, check_tail, find_ends, read_lease, restore, stable_offset
+from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
 from streams.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -102,6 +102,13 @@ class Owner:
             await self._worker.member.pause(number)
             self._begin(number, incarnation)
 
+    async def all_again(self) -> None:
+        """Acquire all running partitions anew. The turn lock is held."""
+        owned = self._worker.member.snapshot().owned
+        await self.again(
+            {n: owned[n] for n, p in self.partitions.items() if p.running and owned.get(n) == p.incarnation}
+        )
+
     async def _stop_acquiring(self, partitions: Mapping[int, int]) -> None:
         tasks = [task for number, task in self._acquiring.items() if number in partitions]
         for task in tasks:
@@ -155,12 +162,26 @@ class Owner:
 
         # 1-3: the stable offset, the true ends, and readers that see up to them.
         async def settle() -> None:
-            last = await read_lease(log, topics, number, await log.span(topics.leases, number))
-            if last is not None:
-                await worker.settle(last.transactional_ids)
+            await worker.settle(await owner_ids(log, topics, number))
 
         committed = await stable_offset(worker.member, number, settle)
-        ends = await find_ends(log, topics, number, settle)
+        epoch_seen = 0
+        while True:
+            ends = await find_ends(log, topics, number, settle)
+            found, commands = await self._claim_and_restore(partition, ends, committed, epoch_seen)
+            epoch_seen = found.epoch_seen
+            if epoch_seen < partition.epoch:
+                break
+            engine.observer.message(f"partition {number}: its leases were lost; claiming above epoch {epoch_seen}")
+            partition.runs.clear()
+        crash.passing("acquire.restored")
+        await self._open(partition, found, committed, commands)
+
+    async def _claim_and_restore(
+        self, partition: Partition, ends: Mapping[str, Span], committed: int | None, epoch_seen: int
+    ) -> tuple[Found, Span]:
+        worker, number = self._worker, partition.number
+        log, topics = worker.log, worker.engine.topics
         # 4, 5: the lease, then a claim of its own.
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
@@ -172,20 +193,13 @@ class Owner:
         partition.applied = lease.applied if lease is not None else commands.start
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
-        await self._claim(partition, lease.epoch if lease is not None else 0, unchanged)
+        await self._claim(partition, max(epoch_seen, lease.epoch if lease is not None else 0), unchanged)
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
         _check_applied(number, partition.applied, await log.span(topics.commands, number))
-        while found.epoch_seen >= partition.epoch:
-            engine.observer.message(
-                f"partition {number}: its leases were lost; claiming above epoch {found.epoch_seen}"
-            )
-            await self._claim(partition, found.epoch_seen, unchanged)
-            found = found._replace(epoch_seen=0)
-        crash.passing("acquire.restored")
-        await self._open(partition, found, committed, commands)
+        return found, commands
 
     def _check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
         if lease is not None and lease.topic_id and lease.topic_id != partition.topic_id:

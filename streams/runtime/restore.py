@@ -10,13 +10,13 @@ from streams.errors import LogDamaged, WireError
 from streams.kernel.bodies import RunExpired
 from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
-from streams.log.port import Log, Member, Record, Span, TopicPartition
+from streams.log.port import Isolation, Log, Member, Record, Span, TopicPartition
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
 from streams.wire.schemas import SchemaUnknown
 from streams.wire.topics import Topics
 
-__all__ = ["Found", "check_tail", "find_ends", "read_lease", "restore", "stable_offset"]
+__all__ = ["Found", "check_tail", "find_ends", "owner_ids", "read_lease", "restore", "stable_offset"]
 
 _CHUNK = 5_000
 _PATIENCE_SECONDS = 1.0
@@ -25,7 +25,7 @@ _READ_SECONDS = 0.02
 
 
 class Found(NamedTuple):
-    """What a restore brought: runs in memory, the first free epoch it saw, and damaged runs with the bad offset."""
+    """What a restore brought: the highest epoch, the next command to apply, and damaged runs with the bad offset."""
 
     epoch_seen: int
     applied: int
@@ -52,22 +52,23 @@ async def find_ends(log: Log, topics: Topics, partition: int, settle: Callable[[
     """
     names = (topics.events, topics.checkpoints, topics.leases)
     ends = {name: await log.span(name, partition, "read_uncommitted") for name in names}
-    waited = 0.0
-    settled = False
+    loop = asyncio.get_running_loop()
+    began, settled = loop.time(), False
     for name, span in ends.items():
         while (await log.span(name, partition)).end < span.end:
-            if waited > _PATIENCE_SECONDS and not settled:
+            if not settled and loop.time() - began > _PATIENCE_SECONDS:
                 settled = True
                 await settle()
             await asyncio.sleep(0.005)
-            waited += 0.005
     return ends
 
 
-async def read_lease(log: Log, topics: Topics, partition: int, span: Span) -> Lease | None:
+async def read_lease(
+    log: Log, topics: Topics, partition: int, span: Span, isolation: Isolation = "read_committed"
+) -> Lease | None:
     """The last lease of the partition. Raises `LogDamaged` for one that cannot be read."""
     last: Record | None = None
-    async for record in _records(log, TopicPartition(topics.leases, partition), span.start, span.end):
+    async for record in _records(log, TopicPartition(topics.leases, partition), span.start, span.end, isolation):
         if record.key == str(partition).encode():
             last = record
     if last is None or last.value is None:
@@ -82,6 +83,15 @@ async def read_lease(log: Log, topics: Topics, partition: int, span: Span) -> Le
             "under its key) to have it made good from the events"
         )
         raise LogDamaged(message) from error
+
+
+async def owner_ids(log: Log, topics: Topics, partition: int) -> list[str]:
+    """The transactional ids of the last owner, and of one that has died in its claim: that lease is not visible yet."""
+    visible = await log.span(topics.leases, partition)
+    written = await log.span(topics.leases, partition, "read_uncommitted")
+    last = await read_lease(log, topics, partition, visible)
+    pending = await read_lease(log, topics, partition, Span(visible.end, written.end), "read_uncommitted")
+    return [id for lease in (last, pending) if lease is not None for id in lease.transactional_ids]
 
 
 def check_tail(topics: Topics, partition: int, tail: int, events: Span) -> None:
@@ -103,9 +113,10 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
     """
     end = ends[topics.events].end
     await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
+    shown = max((hot.run.epoch for hot in partition.runs.values()), default=0)
     found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, end)
     partition.events_end = end
-    return found
+    return found._replace(epoch_seen=max(found.epoch_seen, shown))
 
 
 async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span: Span) -> None:
@@ -221,11 +232,13 @@ def _damage(partition: Partition, hot: Hot, record: Record, reason: str, damaged
         damaged[hot.run.run_id] = (hot, record.offset)
 
 
-async def _records(log: Log, place: TopicPartition, start: int, end: int) -> AsyncIterator[Record]:
+async def _records(
+    log: Log, place: TopicPartition, start: int, end: int, isolation: Isolation = "read_committed"
+) -> AsyncIterator[Record]:
     """The visible records of a partition from `start` up to the captured `end`; holes do not end it."""
     if start >= end:
         return
-    reader = log.reader({place: start})
+    reader = log.reader({place: start}, isolation)
     try:
         while reader.position(place) < end:
             for record in await reader.read(_CHUNK, _READ_SECONDS):

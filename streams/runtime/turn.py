@@ -71,7 +71,7 @@ class Turn:
 
     # -- taking inputs -------------------------------------------------------------------------------------------
 
-    def take(self, items: Sequence[Item], *, stopped: dict[tuple[int, str], str] | None = None) -> int:
+    def take(self, items: Sequence[Item], *, stopped: dict[tuple[int, str], Stop] | None = None) -> int:
         """Decide for each input in order, as long as there is room; return how many were taken.
 
         `stopped` names runs to be blocked instead, with the reason.
@@ -96,7 +96,7 @@ class Turn:
         self._checkpoints()
         return taken
 
-    def _arrived(self, partition: Partition, record: Record, stopped: dict[tuple[int, str], str]) -> None:
+    def _arrived(self, partition: Partition, record: Record, stopped: dict[tuple[int, str], Stop]) -> None:
         if record.offset < self.applied.get(partition.number, partition.applied):
             self.skipped[partition.number] = self.skipped.get(partition.number, 0) + 1
             return
@@ -137,14 +137,13 @@ class Turn:
             working = self.working[partition.number, run_id] = Working(partition, hot)
         return working
 
-    def _happened(self, partition: Partition, run_id: str, input_: Input, stopped: dict[tuple[int, str], str]) -> None:
+    def _happened(self, partition: Partition, run_id: str, input_: Input, stopped: dict[tuple[int, str], Stop]) -> None:
         working = self._working(partition, run_id, input_)
         if working is None:
             return
         if working.run.seq == 0 and isinstance(input_, Command):
             working.run = blank(run_id, input_.offset)
-        reason = stopped.get((partition.number, run_id))
-        decision = self._decide(working, input_, None if reason is None else Stop("VALUE_TOO_LARGE", reason))
+        decision = self._decide(working, input_, stopped.get((partition.number, run_id)))
         try:
             encoded = encode_events(decision.events)
         except Unwritable as unwritable:
@@ -325,8 +324,15 @@ class Turn:
         self.partitions[partition.number] = partition
         before = partition.applied
         partition.applied = self.applied.get(partition.number, before)
+        engine = self.engine
         record = lease_record(
-            self.engine.topics, partition, owner=self.engine.owner, ids=ids, now=self._now, released=released
+            engine.topics,
+            partition,
+            owner=engine.owner,
+            address=engine.settings.address,
+            ids=ids,
+            now=self._now,
+            released=released,
         )
         partition.applied = before
         self._add(record, None)

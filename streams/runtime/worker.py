@@ -13,16 +13,27 @@ from typing import TypeVar
 
 from streams.authoring.app import App
 from streams.clock import Clock, SystemClock
-from streams.errors import CommitAborted, Fenced, InDoubt, LogError, LogUnavailable, SendRefused, StreamsError
+from streams.errors import (
+    CommitAborted,
+    Fenced,
+    InDoubt,
+    LogDamaged,
+    LogError,
+    LogUnavailable,
+    SendRefused,
+    StreamsError,
+)
 from streams.kernel.inputs import Due
 from streams.kernel.run import OpPhase
 from streams.log.port import GroupSnapshot, Log, Member, Producer
 from streams.observer import Observer
 from streams.runtime import crash
-from streams.runtime.closing import close_producer, leave_group
+from streams.runtime.blame import blame
+from streams.runtime.closing import close_producer, drain, leave_group
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
+from streams.runtime.outgoing import Stop
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.settings import WorkerSettings
@@ -126,7 +137,7 @@ class Worker:
             await self._stopping.wait()
             self.dispatcher.close()
             if self._failure is None:
-                await self._drain()
+                await drain(self)
         finally:
             self._polling = False
             try:
@@ -142,16 +153,6 @@ class Worker:
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self.fail(task.exception() or RuntimeError("a loop of the worker ended"))
-
-    async def _drain(self) -> None:
-        """Let running tasks finish within the bound; what they bring is committed as usual."""
-        for number in list(self.owner.partitions):
-            await self.member.pause(number)
-        end = self.engine.clock.monotonic() + self.engine.settings.stop_seconds
-        while (self.dispatcher.running or self._inbox) and self._failure is None:
-            if self.engine.clock.monotonic() > end:
-                return
-            await asyncio.sleep(0.005)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -178,15 +179,25 @@ class Worker:
 
     async def _poll_loop(self) -> None:
         settings = self.engine.settings
+        away = False
         while self._polling:
             while len(self._inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
                 await asyncio.sleep(0.005)
             try:
                 batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
             except LogUnavailable as error:
-                self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
+                if not away:
+                    self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
+                away = True
                 await asyncio.sleep(0.5)
                 continue
+            except LogDamaged as error:
+                # The next command of a partition is gone, and nobody says of which: all look again where they go on.
+                self.engine.observer.message(str(error))
+                async with self.turn_lock:
+                    await self.owner.all_again()
+                continue
+            away = False
             self._polled.set()
             partitions = self.owner.partitions
             for record in batch.records:
@@ -195,6 +206,11 @@ class Worker:
                     self._inbox.append(Arrived(partition, record))
             if batch.records:
                 self._wake.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks run, or inputs wait for a turn."""
+        return bool(self.dispatcher.running or self._inbox) and self._failure is None
 
     async def newer_snapshot(self, snapshot: GroupSnapshot) -> None:
         """Wait until a later poll has been made; after half a second go on with what there is."""
@@ -223,6 +239,7 @@ class Worker:
             await self._wake.wait()
             redo = False
             async with self.turn_lock:
+                await self._patiently(self.trust_producer)
                 snapshot = self.member.snapshot()
                 items = self._next_items(snapshot)
                 if items:
@@ -254,8 +271,7 @@ class Worker:
 
     async def _turn(self, snapshot: GroupSnapshot, items: list[Item]) -> bool:
         """Decide, commit, adopt, dispatch. True means: not committed, the inputs are back in front, go on later."""
-        stopped: dict[tuple[int, str], str] = {}
-        await self._patiently(self.trust_producer)
+        stopped: dict[tuple[int, str], Stop] = {}
         while True:
             crash.passing("turn.taken")
             began = self.engine.clock.monotonic()
@@ -271,7 +287,8 @@ class Worker:
                 offsets = [] if turn.empty else await self._commit(snapshot, turn)
             except SendRefused as error:
                 turn.discard()
-                self._blame(turn, items, error, stopped)
+                self._put_back(blame(turn, items, error, stopped))
+                self.engine.observer.redo(str(error))
             except (CommitAborted, Fenced, InDoubt) as error:
                 turn.discard()
                 await self._not_committed(error, items)
@@ -321,43 +338,28 @@ class Worker:
             raise
 
     async def trust_producer(self) -> None:
-        """Before a turn: throw away a producer that was fenced or left a commit in doubt.
+        """Before a turn: throw away a producer that was fenced or left a commit in doubt. The turn lock is held.
 
         Initialising its id again settles what it left open; a new id goes on, for whoever fenced the old one may live.
+        Kept partitions are claimed again, because their leases must name the id that a successor may have to settle.
         """
         if not self._distrusted:
             return
         await self.producer.close()
         fresh = await self._new_producer()
-        await fresh.settle([self.producer.id])
+        try:
+            await fresh.settle([self.producer.id])
+        except BaseException:
+            await fresh.close()
+            raise
         self.producer, self._distrusted = fresh, False
-
-    def _blame(self, turn: Turn, items: list[Item], error: SendRefused, stopped: dict[tuple[int, str], str]) -> None:
-        """A record can never be written: its run is blocked in the redo, its neighbours are unharmed.
-
-        Where no record can be blamed, half of the inputs is redone, until a single one is left.
-        """
-        owner = turn.owners[error.index] if error.index is not None else None
-        if owner is None and len(items) > 1:
-            half = len(items) // 2
-            self._put_back(items[half:])
-            del items[half:]
-        else:
-            owner = owner or next(iter(turn.working.values()), None)
-            key = (owner.partition.number, owner.run.run_id) if owner is not None else None
-            if key is None or key in stopped:
-                raise error
-            stopped[key] = str(error)
-        self.engine.observer.redo(str(error))
+        await self.owner.all_again()
 
     async def _not_committed(self, error: LogError, items: list[Item]) -> None:
         self.engine.observer.redo(str(error))
         self._put_back(items)
-        if isinstance(error, CommitAborted):
-            return
-        owned = self.member.snapshot().owned
-        kept = {n: owned[n] for n, p in self.owner.partitions.items() if p.running and owned.get(n) == p.incarnation}
-        await self.owner.again(kept)
+        if not isinstance(error, CommitAborted):
+            await self.owner.all_again()
 
     def _after(self, turn: Turn, items: Sequence[Item]) -> None:
         for start in turn.starts:
@@ -391,6 +393,7 @@ class Worker:
         return await self.log.producer(f"{self.engine.topics.app}/{self.engine.owner}/{self._producers}")
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
-        """End what a dead owner left open."""
-        self.engine.observer.message(f"ending the open transaction of {', '.join(transactional_ids) or 'nobody'}")
-        await self.producer.settle(transactional_ids)
+        """End what a dead owner left open. Its own id is not among it: taking that would fence this worker."""
+        ids = [id for id in transactional_ids if id != self.producer.id]
+        self.engine.observer.message(f"ending the open transaction of {', '.join(ids) or 'nobody'}")
+        await self.producer.settle(ids)

@@ -101,6 +101,11 @@ class Admin:
             await self.describe(unknown)
         return known
 
+    def forget(self, names: Collection[str]) -> None:
+        """Ask for these topics anew when they are needed again."""
+        for name in names:
+            self._known.pop(name, None)
+
     async def names(self) -> list[str]:
         """The names of all topics but the brokers' own."""
         names = await self._blocking(lambda: list(self._client.list_topics(timeout=REQUEST_SECONDS).topics))

@@ -26,6 +26,7 @@ __all__ = [
     "code_of",
     "error_of",
     "refused_by_client",
+    "run_code",
     "sort",
     "words",
 ]
@@ -73,6 +74,7 @@ MISSING = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
+_TOO_LARGE = frozenset({KafkaError.INVALID_MSG_SIZE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
 
 _DENIED = frozenset(
@@ -136,7 +138,7 @@ def sort(error: KafkaError, doing: str) -> StreamsError:
     if code in _TOO_OLD:
         return UsageError(f"{text}; streams needs brokers of version 2.5 or later")
     if code in UNWRITABLE:
-        return SendRefused(text)
+        return SendRefused(text, code=run_code(error))
     if code in _OUTSIDE:
         return LogDamaged(text)
     if error.txn_requires_abort():
@@ -144,7 +146,16 @@ def sort(error: KafkaError, doing: str) -> StreamsError:
     return LogUnavailable(text) if error.retriable() or not error.fatal() else LogError(text)
 
 
+def run_code(error: KafkaError) -> str:
+    """The code with which a run is blocked whose record cannot be written."""
+    if error.code() in MISSING:
+        return "TOPIC_MISSING"
+    return "VALUE_TOO_LARGE" if error.code() in _TOO_LARGE else "VALUE_NOT_STORABLE"
+
+
 def refused_by_client(raised: Exception, index: int, place: str) -> SendRefused:
     """A record that the client itself does not take."""
-    said = words(error_of(raised)) if isinstance(raised, KafkaException) else str(raised)
-    return SendRefused(f"record {index} for {place} is not taken by Kafka's client: {said}", index)
+    error = error_of(raised) if isinstance(raised, KafkaException) else None
+    said = words(error) if error is not None else str(raised)
+    code = run_code(error) if error is not None else "VALUE_NOT_STORABLE"
+    return SendRefused(f"record {index} for {place} is not taken by Kafka's client: {said}", index, code=code)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Producer, TopicPartition
 
+from streams.errors import Fenced, LogUnavailable
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.lane import Lane
 from streams.log.kafka.transaction import INIT_SECONDS, Transactor
@@ -41,7 +42,12 @@ class KafkaProducer:
             raise ValueError("this snapshot is of a member that is not in its group: Kafka would not fence the commit")
         refuse_unwritable(records, await self._admin.known_for(records))
         places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
-        return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+        try:
+            return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+        except LogUnavailable:
+            # The client waits for a topic that was deleted as for a broker that is away.
+            self._admin.forget({record.topic for record in records})
+            raise
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""
@@ -49,6 +55,8 @@ class KafkaProducer:
             other = KafkaProducer(id, self._admin, self._make)
             try:
                 await other.initialise()
+            except Fenced:
+                continue  # somebody else took the id in the same moment, which ends what was open just as well
             finally:
                 await other.close()
 

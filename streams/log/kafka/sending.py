@@ -9,7 +9,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from streams.errors import CommitAborted, LogUnavailable, SendRefused, StreamsError
-from streams.log.kafka.failures import UNWRITABLE, refused_by_client, sort, words
+from streams.log.kafka.failures import MISSING, UNWRITABLE, refused_by_client, run_code, sort, words
 from streams.log.port import NewRecord
 
 __all__ = ["Reports", "produce"]
@@ -68,9 +68,13 @@ class Reports:
         if not unwritable:
             found = sort(error, f"writing to {place}")
             return CommitAborted(str(found)) if answered and isinstance(found, LogUnavailable) else found
-        if len(unwritable) == 1:
-            return SendRefused(f"record {index} cannot be written to {place}: {words(error)}", index)
-        return SendRefused(f"{len(unwritable)} records, the first for {place}, cannot be written: {words(error)}")
+        others = [more for more, _ in unwritable[1:]]
+        if all(failure.code() in MISSING for _, failure in unwritable) or not others:
+            message = f"record {index} cannot be written to {place}: {words(error)}"
+            return SendRefused(message, index, others=others, code=run_code(error))
+        # They may have shared a batch, in which one that is too large takes the others with it.
+        message = f"{len(unwritable)} records, the first for {place}, cannot be written: {words(error)}"
+        return SendRefused(message, code=run_code(error))
 
     def _landed(self, index: int, error: KafkaError | None, message: Message) -> None:
         self._missing -= 1
