@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from itertools import islice
 
@@ -36,7 +37,7 @@ def marks_of(topics: Topics, found: Mapping[str, TopicInfo]) -> Headers:
 async def read_marks(log: Log, leases: TopicInfo) -> dict[str, str]:
     """The marks of the newest lease of all partitions; empty where none was written yet."""
     places = [TopicPartition(leases.name, number) for number in range(leases.partitions)]
-    spans = {place: await log.span(*place) for place in places}
+    spans = dict(zip(places, await asyncio.gather(*(log.span(*place) for place in places)), strict=True))
     open_ = {place: span.end for place, span in spans.items() if span.start < span.end}
     if not open_:
         return {}

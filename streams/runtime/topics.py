@@ -53,11 +53,11 @@ async def ensure_topics(
         known = found.get(topics.commands) or next(iter(found.values()))
         partitions = known.partitions
     missing = [TopicSpec(name, partitions, config) for name, config in wanted.items() if name not in found]
-    faults = await _remembered(log, topics, found)
-    if faults:
-        # Before anything is created: a state topic that is made anew would look as if it had always been empty.
-        raise UsageError(refusal(faults, []))
     if missing:
+        # Before anything is created: a state topic that is made anew would look as if it had always been empty.
+        gone = await _remembered(log, topics, found)
+        if gone:
+            raise UsageError(refusal(gone, []))
         await log.create_topics(missing)
     checkup = await check_topics(log, topics, age_seconds=age_seconds)
     if checkup.faults:
