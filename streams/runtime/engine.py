@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from streams.authoring.app import App, AppDefinitions
 from streams.clock import Clock
 from streams.kernel.codec import Codec
 from streams.kernel.driver import Driver
+from streams.log.port import Headers, TopicInfo
 from streams.observer import Observer
 from streams.runtime.guard import DriveGuard, DriveTooLong
+from streams.runtime.marks import marks_of
 from streams.runtime.partition import Hot
 from streams.runtime.settings import WorkerSettings
+from streams.runtime.skew import ClockGuard
 from streams.wire.topics import Topics
 
 __all__ = ["Engine"]
@@ -45,9 +49,19 @@ class Engine:
         self.entropy = secrets.token_bytes(16)
         self.partitions = settings.partitions
         """The partition count of the topics as they are."""
+        self.marks: Headers = ()
+        """What leases are to remember of the topics."""
+        self.risks: set[str] = set()
+        """What was said of the topics at the start, and need not be said again."""
         self.guard = DriveGuard(settings.drive_seconds)
+        self.skew = ClockGuard(topics, settings, observer)
         self._lives: OrderedDict[Hot, None] = OrderedDict()
         self._unclosed: list[Driver] = []
+
+    def know(self, found: Mapping[str, TopicInfo]) -> None:
+        """Take in the topics as they are."""
+        self.partitions = found[self.topics.commands].partitions
+        self.marks = marks_of(self.topics, found)
 
     def touch(self, hot: Hot) -> None:
         """Note that a run's coroutine was used; the least recently used one beyond the bound leaves memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from streams.log.port import NewRecord
+from streams.log.port import Headers, NewRecord
 from streams.runtime.partition import Partition
 from streams.wire.records import Lease, encode_lease
 from streams.wire.topics import Topics
@@ -22,8 +22,12 @@ def lease_record(
     ids: tuple[str, ...],
     now: int,
     released: bool = False,
+    marks: Headers = (),
 ) -> NewRecord:
-    """The lease of a partition as a record of the lease topic; its key is the partition's number."""
+    """The lease of a partition as a record of the lease topic; its key is the partition's number.
+
+    `marks` tell the next owner what the topics were like.
+    """
     lease = Lease(
         partition=partition.number,
         owner=owner,
@@ -38,4 +42,4 @@ def lease_record(
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease))
+    return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease), marks)

@@ -13,6 +13,7 @@ from streams.kernel.run import OpPhase, Run, is_terminal
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.inputs import Damage, Happened, Item
+from streams.runtime.marks import check_keys, check_number
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
 from streams.runtime.turn import Turn
@@ -185,6 +186,7 @@ class Owner:
         # 4, 5: the lease, then a claim of its own.
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
+        check_number(number, engine.partitions)
         partition.topic_id = worker.topic_ids[topics.commands]
         self._check_topic_id(partition, lease)
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
@@ -194,9 +196,11 @@ class Owner:
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
         await self._claim(partition, max(epoch_seen, lease.epoch if lease is not None else 0), unchanged)
+        await worker.engine.skew.check(log, partition)
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)
+        check_keys(partition, engine.partitions)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
         _check_applied(number, partition.applied, await log.span(topics.commands, number))
         return found, commands
@@ -223,7 +227,7 @@ class Owner:
             snapshot = worker.member.snapshot()
             if snapshot.owned.get(partition.number) != partition.incarnation:
                 raise CommitAborted(f"partition {partition.number} is not owned any more as it was assigned")
-            await worker.commit(snapshot, turn)
+            turn.stamp(await worker.commit(snapshot, turn))
         crash.passing("acquire.claimed")
 
     async def _open(self, partition: Partition, found: Found, committed: int | None, commands: Span) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from streams.kernel.driver import Driver
     from streams.kernel.run import Run
 
-__all__ = ["Hot", "Partition", "PartitionState"]
+__all__ = ["Hot", "Partition", "PartitionState", "Stamp"]
 
 
 class PartitionState(StrEnum):
@@ -39,6 +39,14 @@ _NEXT: Mapping[PartitionState, frozenset[PartitionState]] = {
     _S.DRAINING: frozenset({_S.CLOSED}),
     _S.CLOSED: frozenset(),
 }
+
+
+class Stamp(NamedTuple):
+    """Where a lease of ours lies, and the readings of our clock (µs) before and after its commit."""
+
+    offset: int
+    before: int
+    after: int
 
 
 class Hot:
@@ -72,6 +80,8 @@ class Partition:
         """The next command to apply: everything below it has had its outcome committed."""
         self.events_end = 0
         """One past the last event known to be committed."""
+        self.stamp: Stamp | None = None
+        """Of the last lease that this worker has written, until its clock was compared with it."""
 
     def move(self, state: PartitionState) -> None:
         """Go to the next state; a move that the diagram does not have is a programming error."""

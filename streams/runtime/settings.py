@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streams.runtime.policies import CHECKPOINT_AGE_SECONDS
 from streams.wire.topics import PARTITIONS_DEFAULT
 
 __all__ = ["WorkerSettings"]
@@ -37,11 +38,15 @@ class WorkerSettings:
     """Events since the last checkpoint, in bytes, below which no new one is written."""
     sweep_seconds: float = 900.0
     """How often old events without a checkpoint get one."""
-    checkpoint_age_seconds: float = 3_600.0
+    checkpoint_age_seconds: float = CHECKPOINT_AGE_SECONDS
     """The age that no event without a checkpoint outlives."""
     early_input_seconds: float = 86_400.0
     """How long input waits for a run that is not started."""
     drive_seconds: float = 5.0
     """How long workflow code may run without waiting for anything, before it is stopped and its run blocked."""
+    clock_warn_seconds: float = 5.0
+    """How far the clock may be from the log's append times before the worker says so."""
+    clock_refuse_seconds: float = 60.0
+    """How far it may be before partitions are refused."""
     retry_refused_seconds: float = 30.0
     """When a refused partition is tried again."""

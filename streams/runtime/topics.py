@@ -2,45 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from streams.errors import UsageError
 from streams.log.port import Log, TopicInfo, TopicSpec
+from streams.runtime.marks import read_marks, remembered_faults
+from streams.runtime.policies import (
+    CHECKPOINT_AGE_SECONDS,
+    Finding,
+    check_policies,
+    lines,
+    mend_commands,
+    refusal,
+    servers_of,
+)
 from streams.wire.topics import Topics
 
-__all__ = ["check_topics", "ensure_topics"]
+__all__ = ["Checkup", "check_topics", "ensure_topics"]
 
 
-async def ensure_topics(log: Log, topics: Topics, partitions: int) -> dict[str, TopicInfo]:
+class Checkup(NamedTuple):
+    """The topics of an app as they are, and what is wrong (faults) or risky (warnings) with them, a line each."""
+
+    found: Mapping[str, TopicInfo]
+    faults: list[str]
+    warnings: list[str]
+    commands: list[str]
+    """What mends them, one command a topic."""
+
+
+async def ensure_topics(
+    log: Log,
+    topics: Topics,
+    partitions: int,
+    *,
+    age_seconds: float = CHECKPOINT_AGE_SECONDS,
+    warn: Callable[[str], None] = lambda _: None,
+) -> dict[str, TopicInfo]:
     """Create what is missing and check what exists; return all topics.
 
-    Raises UsageError with one line a fault: partition counts that differ, or settings that would lose data.
+    Raises UsageError for faults: partition counts that differ or have changed, or settings that would lose data.
+    `warn` gets a line a risk.
     """
     wanted = topics.settings()
     found = await log.describe_topics(list(wanted))
     if found:
         # A topic added later, such as a new effect's, must have the count that keys were spread over before.
-        partitions = next(iter(found.values())).partitions
+        known = found.get(topics.commands) or next(iter(found.values()))
+        partitions = known.partitions
     missing = [TopicSpec(name, partitions, config) for name, config in wanted.items() if name not in found]
     if missing:
+        # Before anything is created: a state topic that is made anew would look as if it had always been empty.
+        gone = await _remembered(log, topics, found)
+        if gone:
+            raise UsageError(refusal(gone, []))
         await log.create_topics(missing)
-        found = await log.describe_topics(list(wanted))
-    faults = check_topics(wanted, found)
-    if faults:
-        raise UsageError("; ".join(faults))
-    return found
+    checkup = await check_topics(log, topics, age_seconds=age_seconds)
+    if checkup.faults:
+        raise UsageError(refusal(checkup.faults, checkup.commands))
+    for line in checkup.warnings:
+        warn(line)
+    return dict(checkup.found)
 
 
-def check_topics(wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicInfo]) -> list[str]:
-    """What is wrong with the topics, one sentence each; an empty list means that nothing is."""
+async def check_topics(log: Log, topics: Topics, *, age_seconds: float = CHECKPOINT_AGE_SECONDS) -> Checkup:
+    """Look at everything, change nothing."""
+    wanted = topics.settings()
+    found = await log.describe_topics(list(wanted))
     faults = [f"topic {name} does not exist" for name in wanted if name not in found]
-    counts = {info.partitions for info in found.values()}
-    if len(counts) > 1:
-        listed = ", ".join(f"{name}: {info.partitions}" for name, info in sorted(found.items()))
-        faults.append(f"all topics of an app need the same partition count, or runs lie in two places ({listed})")
+    faults += _unequal(topics, found, log.url)
+    faults += await _remembered(log, topics, found)
+    policies = check_policies(topics, found, age_seconds)
+    wrong: list[Finding] = [finding for finding in policies if finding.fault]
+    risky = [finding for finding in policies if not finding.fault]
+    return Checkup(
+        found, faults + lines(wrong, len(found)), lines(risky, len(found)), mend_commands(wrong or risky, log.url)
+    )
+
+
+def _unequal(topics: Topics, found: Mapping[str, TopicInfo], url: str) -> Iterator[str]:
+    """A sentence for each topic whose count is another one than most have."""
+    counts = Counter(info.partitions for info in found.values())
+    if len(counts) < 2:
+        return
+    usual = counts.most_common(1)[0][0]
     for name, info in found.items():
-        for setting in ("cleanup.policy", "message.timestamp.type"):
-            expected, actual = wanted[name].get(setting), info.config.get(setting)
-            if expected is not None and actual is not None and actual != expected:
-                faults.append(f"topic {name}: {setting} is {actual!r} and must be {expected!r}, or data is lost")
-    return faults
+        if info.partitions < usual:
+            alter = f"--alter --topic {name} --partitions {usual}"
+            mend = f"; mend it with: kafka-topics.sh --bootstrap-server {servers_of(url)} {alter}"
+        elif name in (topics.commands, topics.events, topics.checkpoints, topics.leases):
+            mend = "; a count cannot be lowered: give the app a new name, or restore the topic from a copy"
+        else:
+            mend = "; a count cannot be lowered: delete the topic, and streams topics create makes it anew, empty"
+        if info.partitions != usual:
+            yield (
+                f"topic {name} has {info.partitions} partitions and the others have {usual}: all topics of an app need "
+                f"the same partition count, or runs lie in two places{mend}"
+            )
+
+
+async def _remembered(log: Log, topics: Topics, found: Mapping[str, TopicInfo]) -> list[str]:
+    leases = found.get(topics.leases)
+    return [] if leases is None else remembered_faults(topics, found, await read_marks(log, leases))

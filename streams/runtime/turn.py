@@ -28,7 +28,7 @@ from streams.runtime.outgoing import (
     letter_record,
     rejection_record,
 )
-from streams.runtime.partition import Hot, Partition
+from streams.runtime.partition import Hot, Partition, Stamp
 from streams.runtime.sweep import early_letters, is_forgotten, overdue
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
@@ -64,6 +64,8 @@ class Turn:
         self.letters: list[DeadLetter] = []
         self.skipped: dict[int, int] = {}
         self.bytes = 0
+        self.leases: dict[int, int] = {}
+        """Which record is the lease of a partition."""
         self._damages: list[Damage] = []
         self._slots = slots
         self._envs: dict[int, Env] = {}
@@ -333,8 +335,10 @@ class Turn:
             ids=ids,
             now=self._now,
             released=released,
+            marks=engine.marks,
         )
         partition.applied = before
+        self.leases[partition.number] = len(self.records)
         self._add(record, None)
 
     # -- the end of a turn ---------------------------------------------------------------------------------------
@@ -356,9 +360,15 @@ class Turn:
                 self.engine.close(working.live)
             self.engine.evict(working.hot)
 
+    def stamp(self, offsets: list[int]) -> None:
+        """Note between which readings of the clock each lease was written."""
+        for number, index in self.leases.items():
+            self.partitions[number].stamp = Stamp(offsets[index], self._now, self.engine.clock.now_us())
+
     def adopt(self, offsets: list[int]) -> None:
         """The turn is committed: its states are the states now."""
         crash.passing("commit.after")
+        self.stamp(offsets)
         for record, offset in zip(self.records, offsets, strict=True):
             if record.topic == self.engine.topics.events:
                 partition = self.partitions[record.partition]

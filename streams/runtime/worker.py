@@ -39,8 +39,8 @@ from streams.runtime.partition import Hot, Partition
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.telling import tell
 from streams.runtime.timers import Timers
-from streams.runtime.topics import ensure_topics
 from streams.runtime.turn import Turn
+from streams.runtime.watch import Watch, prepare_topics
 from streams.wire.app_codec import make_codec
 from streams.wire.topics import topics_of
 
@@ -104,9 +104,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then finish or hand back what runs. Raises what no retry can mend."""
         engine = self.engine
-        found = await ensure_topics(self.log, engine.topics, engine.settings.partitions)
-        self.topic_ids = {name: info.id for name, info in found.items()}
-        engine.partitions = found[engine.topics.commands].partitions
+        await prepare_topics(self)
         crash.install_from(os.environ)
         engine.guard.start()
         async with AsyncExitStack() as stack:
@@ -130,7 +128,8 @@ class Worker:
         self._stopping.set()
 
     async def _work(self) -> None:
-        loops = [asyncio.create_task(run()) for run in (self._poll_loop, self._turn_loop, self._sweep_loop)]
+        runs = (self._poll_loop, self._turn_loop, self._sweep_loop, Watch(self).run)
+        loops = [asyncio.create_task(run()) for run in runs]
         for loop in loops:
             loop.add_done_callback(self._loop_ended)
         try:

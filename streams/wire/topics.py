@@ -1,27 +1,43 @@
-"""The topics of an app: their names, and the settings they are created with."""
+"""The topics of an app: their names, what each is for, and the settings they are created with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-__all__ = ["PARTITIONS_DEFAULT", "Topics", "topics_of"]
+__all__ = ["PARTITIONS_DEFAULT", "TopicPlan", "Topics", "topics_of"]
 
 PARTITIONS_DEFAULT = 12
 
-_DAY_MS = 24 * 3600 * 1000
+_HOUR_MS = 3600 * 1000
+_DAY_MS = 24 * _HOUR_MS
+_ALL = {
+    # By a producer's wrong clock a broker would delete accepted commands early.
+    "message.timestamp.type": "LogAppendTime",
+    # Said for each topic, so that a low limit of the broker does not count. Batches of the client stay below it.
+    "max.message.bytes": str(1024 * 1024),
+}
 _COMPACTED = {
+    **_ALL,
     "cleanup.policy": "compact",
     # The active segment is never compacted, and a take-over reads all of it: small segments bound that.
     "segment.bytes": str(32 * 1024 * 1024),
     "segment.ms": str(10 * 60 * 1000),
-    "max.compaction.lag.ms": str(60 * 60 * 1000),
-    "message.timestamp.type": "LogAppendTime",
+    "max.compaction.lag.ms": str(_HOUR_MS),
+    # A restore that began before a deletion must still meet it, so this is longer than any restore.
+    "delete.retention.ms": str(_DAY_MS),
 }
 
 
 def _kept(ms: int) -> dict[str, str]:
-    return {"cleanup.policy": "delete", "retention.ms": str(ms), "message.timestamp.type": "LogAppendTime"}
+    return {**_ALL, "cleanup.policy": "delete", "retention.ms": str(ms)}
+
+
+class TopicPlan(NamedTuple):
+    """What a topic is for, and its settings by Kafka's names."""
+
+    purpose: str
+    config: Mapping[str, str]
 
 
 class Topics(NamedTuple):
@@ -33,6 +49,7 @@ class Topics(NamedTuple):
     checkpoints: str
     leases: str
     dead_letters: str
+    partials: str
     effect_names: tuple[str, ...]
 
     @property
@@ -44,18 +61,28 @@ class Topics(NamedTuple):
         """The topic of an effect."""
         return f"{self.app}.effects.{name}"
 
-    def settings(self) -> dict[str, dict[str, str]]:
-        """All topics with their settings by Kafka's names; every topic has the same partition count."""
-        settings = {
-            self.commands: _kept(7 * _DAY_MS),
-            self.events: _kept(-1),
-            self.checkpoints: dict(_COMPACTED),
-            self.leases: dict(_COMPACTED),
-            self.dead_letters: _kept(30 * _DAY_MS),
+    def effect_dead(self, name: str) -> str:
+        """The topic of what the subscriber of an effect gave up on. No effect's name ends in `.dead`."""
+        return f"{self.app}.effects.{name}.dead"
+
+    def plans(self) -> dict[str, TopicPlan]:
+        """All topics; every one has the same partition count."""
+        plans = {
+            self.commands: TopicPlan("requests to runs", _kept(7 * _DAY_MS)),
+            self.events: TopicPlan("history of all runs: the truth", _kept(-1)),
+            self.checkpoints: TopicPlan("latest state of each run", dict(_COMPACTED)),
+            self.leases: TopicPlan("who owns each partition", dict(_COMPACTED)),
+            self.dead_letters: TopicPlan("what was no command", _kept(30 * _DAY_MS)),
+            self.partials: TopicPlan("partial output of running tasks", _kept(_HOUR_MS)),
         }
         for name in self.effect_names:
-            settings[self.effect(name)] = _kept(7 * _DAY_MS)
-        return settings
+            plans[self.effect(name)] = TopicPlan(f"messages of effect {name}", _kept(7 * _DAY_MS))
+            plans[self.effect_dead(name)] = TopicPlan("what its subscriber gave up on", _kept(30 * _DAY_MS))
+        return plans
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """The settings of all topics."""
+        return {name: dict(plan.config) for name, plan in self.plans().items()}
 
 
 def topics_of(app: str, effects: Iterable[str] = ()) -> Topics:
@@ -67,5 +94,6 @@ def topics_of(app: str, effects: Iterable[str] = ()) -> Topics:
         f"{app}.checkpoints",
         f"{app}.leases",
         f"{app}.dead-letters",
+        f"{app}.partials",
         tuple(sorted(effects)),
     )

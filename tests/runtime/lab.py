@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -109,7 +110,9 @@ class Lab:
         if faults is not None:
             faults.into(log)
         told = Recorder()
-        chosen = WorkerSettings(**({"partitions": PARTITIONS} | settings))
+        # A test that moves the clock lets time pass with it, which the clock of the log does not.
+        moved = {"clock_refuse_seconds": math.inf} if clock is not None else {}
+        chosen = WorkerSettings(**({"partitions": PARTITIONS} | moved | settings))
         worker = Worker(
             app or self.app, log, settings=chosen, observer=told, clock=clock, owner=f"w{len(self.running) + 1}"
         )

@@ -418,6 +418,9 @@ TOPICS = topics_of("fresh", ("parcels",))
         (TOPICS.checkpoints, 4, {"cleanup.policy": "delete"}, "cleanup.policy"),
         (TOPICS.checkpoints, 4, {"cleanup.policy": "compact,delete"}, "cleanup.policy"),
         (TOPICS.commands, 4, {"message.timestamp.type": "CreateTime"}, "message.timestamp.type"),
+        (TOPICS.checkpoints, 4, {"segment.bytes": "1073741824"}, "segment.bytes"),
+        (TOPICS.events, 4, {"retention.ms": "3600000"}, "retention.ms"),
+        (TOPICS.partials, 4, {"max.message.bytes": "500000"}, "max.message.bytes"),
     ],
 )
 async def test_f21_topics_that_would_lose_data_are_refused(

@@ -66,6 +66,9 @@ def test_the_environment_and_a_file_give_settings_and_the_url_wins(tmp_path):
         ("transactional.id=x", "'transactional.id' is set by streams"),
         ("connect_timeout_ms=soon", "connect_timeout_ms must be a whole number"),
         ("properties=/no/such/file", "/no/such/file cannot be read"),
+        # F13: limits of the client that differ from those of topics would fail records that others can write.
+        ("batch.size=2000000", "batch.size must be a whole number from 1 to 900000, not '2000000'"),
+        ("message.max.bytes=500000", "message.max.bytes must be a whole number of at least 1000000, not '500000'"),
     ],
 )
 def test_wrong_settings_are_named(settings: str, line: str):

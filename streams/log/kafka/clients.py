@@ -16,7 +16,15 @@ from confluent_kafka.admin import AdminClient
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.failures import error_of, sort, words
-from streams.log.kafka.settings import CONSUMERS_ONLY, MEMBERS_ONLY, PRODUCERS_ONLY, Settings, is_secret
+from streams.log.kafka.settings import (
+    BATCH_BYTES_MAX,
+    CONSUMERS_ONLY,
+    MEMBERS_ONLY,
+    MESSAGE_BYTES_MIN,
+    PRODUCERS_ONLY,
+    Settings,
+    is_secret,
+)
 from streams.log.port import Isolation
 
 __all__ = ["Clients", "OnError"]
@@ -36,10 +44,8 @@ _NO_CONSUMER = CONSUMERS_ONLY | MEMBERS_ONLY
 _PRODUCER: Mapping[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
-    # Under the smallest `max.message.bytes` of a topic: the client does not split a batch, so one that is too big
-    # fails every record in it.
-    "batch.size": 900_000,
-    "message.max.bytes": 1_000_000,
+    "batch.size": BATCH_BYTES_MAX,
+    "message.max.bytes": MESSAGE_BYTES_MIN,
     "linger.ms": 5,
     # The default of 100 makes each transaction wait for the coordinator to complete the one before.
     "retry.backoff.ms": 5,

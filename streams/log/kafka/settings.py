@@ -13,7 +13,16 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from streams.errors import UsageError
 
-__all__ = ["CONSUMERS_ONLY", "MEMBERS_ONLY", "PRODUCERS_ONLY", "Settings", "is_secret", "parse_url"]
+__all__ = [
+    "BATCH_BYTES_MAX",
+    "CONSUMERS_ONLY",
+    "MEMBERS_ONLY",
+    "MESSAGE_BYTES_MIN",
+    "PRODUCERS_ONLY",
+    "Settings",
+    "is_secret",
+    "parse_url",
+]
 
 ENVIRONMENT = "STREAMS_KAFKA_"
 PROPERTIES_FILE = "STREAMS_KAFKA_PROPERTIES"
@@ -36,6 +45,12 @@ FIXED = frozenset(
     """.split()
 )
 """What the guarantees rest on, so it is not for anybody to change."""
+
+BATCH_BYTES_MAX = 900_000
+"""Under the smallest `max.message.bytes` of a topic: the client does not split a batch, so one that is too big fails
+every record in it."""
+MESSAGE_BYTES_MIN = 1_000_000
+"""Room for the largest record of streams, which no client may refuse while another one takes it."""
 
 MEMBERS_ONLY = frozenset({"heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"})
 PRODUCERS_ONLY = frozenset(
@@ -97,6 +112,8 @@ def parse_url(
     for name in wanted:
         if name in FIXED:
             raise UsageError(f"{name!r} is set by streams, its guarantees rest on it: leave it out")
+    _number(wanted, "batch.size", BATCH_BYTES_MAX, 1, BATCH_BYTES_MAX)
+    _number(wanted, "message.max.bytes", MESSAGE_BYTES_MIN, MESSAGE_BYTES_MIN)
     timeout = _number(wanted, "connect_timeout_ms", CONNECT_TIMEOUT_MS_DEFAULT, 1)
     replicas = _number(wanted, "replication_factor", -1, 1)
     shown = {name: value for name, value in in_url.items() if not is_secret(name)}
@@ -148,10 +165,11 @@ def _of_file(path: str) -> dict[str, str]:
     return found
 
 
-def _number(wanted: Mapping[str, str], name: str, default: int, least: int) -> int:
+def _number(wanted: Mapping[str, str], name: str, default: int, least: int, most: int = 10**9) -> int:
     text = wanted.get(name)
     if text is None:
         return default
-    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {text!r}")
+    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+        bounds = f"of at least {least}" if most == 10**9 else f"from {least} to {most}"
+        raise UsageError(f"{name} must be a whole number {bounds}, not {text!r}")
     return int(text)

@@ -1,0 +1,98 @@
+"""What leases remember of the topics: how many partitions keys were spread over, and which topics hold the state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+
+from streams.errors import LogDamaged
+from streams.log.port import Headers, Log, TopicInfo, TopicPartition
+from streams.runtime.partition import Partition
+from streams.wire.headers import read_headers
+from streams.wire.partitioner import partition_of
+from streams.wire.topics import Topics
+
+__all__ = ["check_keys", "check_number", "marks_of", "read_marks", "remembered_faults"]
+
+# Names of headers in the records of leases. Never change one: older leases hold them.
+PARTITIONS = "streams-partitions"
+EVENTS = "streams-events-topic"
+CHECKPOINTS = "streams-checkpoints-topic"
+_KEYS = 100
+_CHUNK = 5_000
+_READ_SECONDS = 0.02
+"""Short, because what is left before the end may be a hole, for which no record will ever come."""
+
+
+def marks_of(topics: Topics, found: Mapping[str, TopicInfo]) -> Headers:
+    """The headers that every lease gets."""
+    return (
+        (PARTITIONS, str(found[topics.commands].partitions).encode()),
+        (EVENTS, found[topics.events].id.encode()),
+        (CHECKPOINTS, found[topics.checkpoints].id.encode()),
+    )
+
+
+async def read_marks(log: Log, leases: TopicInfo) -> dict[str, str]:
+    """The marks of the newest lease of all partitions; empty where none was written yet."""
+    places = [TopicPartition(leases.name, number) for number in range(leases.partitions)]
+    spans = dict(zip(places, await asyncio.gather(*(log.span(*place) for place in places)), strict=True))
+    open_ = {place: span.end for place, span in spans.items() if span.start < span.end}
+    if not open_:
+        return {}
+    newest, marks = -1, {}
+    reader = log.reader({place: spans[place].start for place in open_})
+    try:
+        while any(reader.position(place) < end for place, end in open_.items()):
+            for record in await reader.read(_CHUNK, _READ_SECONDS):
+                headers = read_headers(record.headers)
+                if PARTITIONS in headers and record.timestamp >= newest:
+                    newest, marks = record.timestamp, headers
+    finally:
+        await reader.close()
+    return marks
+
+
+def remembered_faults(topics: Topics, found: Mapping[str, TopicInfo], marks: Mapping[str, str]) -> list[str]:
+    """What the topics have become since the newest lease, one sentence each; an empty list means: the same."""
+    faults = []
+    before, info = marks.get(PARTITIONS), found.get(topics.commands)
+    if before is not None and info is not None and str(info.partitions) != before:
+        faults.append(
+            f"app {topics.app} has runs spread over {before} partitions, and topic {topics.commands} has "
+            f"{info.partitions} now: runs would start a second time on other partitions. A count cannot be lowered: "
+            "give the app a new name, or restore the topics from a copy"
+        )
+    for name, mark in ((topics.events, EVENTS), (topics.checkpoints, CHECKPOINTS)):
+        known, now = marks.get(mark), found.get(name)
+        if known is not None and (now is None or now.id != known):
+            what = "deleted" if now is None else "deleted and created again"
+            faults.append(
+                f"topic {name} was {what} since the last owner, and the state of its runs with it. Give the app a new "
+                f"name; or restore its topics from a copy and leave {topics.leases} out of it"
+            )
+    return faults
+
+
+def check_number(number: int, partitions: int) -> None:
+    """Raise `LogDamaged` for a partition that came to be while this worker runs."""
+    if number >= partitions:
+        message = (
+            f"partition {number}: the topics had {partitions} partitions when this worker started, and keys are spread "
+            "over those; the count was raised since. A run would start a second time here"
+        )
+        raise LogDamaged(message)
+
+
+def check_keys(partition: Partition, partitions: int) -> None:
+    """Raise `LogDamaged` where runs lie on another partition than their keys say. A few tell; no lease is needed."""
+    for run_id in islice(partition.runs, _KEYS):
+        right = partition_of(run_id.encode("utf-8", "surrogateescape"), partitions)
+        if right != partition.number:
+            message = (
+                f"partition {partition.number}: run {run_id!r} lies here and belongs to partition {right} of "
+                f"{partitions}: the count of partitions has changed, and runs would start a second time. Give the app "
+                "a new name, or restore its topics from a copy"
+            )
+            raise LogDamaged(message)

@@ -1,0 +1,72 @@
+"""What is looked at again while a worker runs: the settings of its topics, and its clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from streams.errors import LogUnavailable
+from streams.runtime.topics import check_topics, ensure_topics
+
+if TYPE_CHECKING:
+    from streams.runtime.worker import Worker
+
+__all__ = ["Watch", "prepare_topics"]
+
+
+async def prepare_topics(worker: Worker) -> None:
+    """Create or check the topics, and let the worker know them. Raises UsageError for what would lose data."""
+    engine = worker.engine
+    settings = engine.settings
+    found = await ensure_topics(
+        worker.log,
+        engine.topics,
+        settings.partitions,
+        age_seconds=settings.checkpoint_age_seconds,
+        warn=engine.risks.add,
+    )
+    for line in sorted(engine.risks):
+        engine.observer.message(line)
+    worker.topic_ids = {name: info.id for name, info in found.items()}
+    engine.know(found)
+
+
+class Watch:
+    """Looks once between two sweeps."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def run(self) -> None:
+        """Look for as long as the worker works."""
+        seconds = self._worker.engine.settings.sweep_seconds
+        await asyncio.sleep(seconds / 2)
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self._topics()
+                await self._clock()
+            except LogUnavailable as error:
+                self._worker.engine.observer.message(f"the topics could not be checked again: {error}")
+
+    async def _topics(self) -> None:
+        """Say what was changed under a running worker. What it has accepted goes on; its next start is refused."""
+        engine = self._worker.engine
+        age = engine.settings.checkpoint_age_seconds
+        checkup = await check_topics(self._worker.log, engine.topics, age_seconds=age)
+        # A fault is said each time, for data is lost while it stands; a risk once.
+        for line in checkup.faults:
+            engine.observer.message(f"changed while this worker runs: {line}")
+        for line in checkup.warnings:
+            if line not in engine.risks:
+                engine.observer.message(line)
+        engine.risks = set(checkup.warnings)
+
+    async def _clock(self) -> None:
+        """Refuse what is served under a wrong clock: acquiring it anew compares again."""
+        worker = self._worker
+        running = [partition for partition in worker.owner.partitions.values() if partition.running]
+        refused = await worker.engine.skew.compare(worker.log, running)
+        async with worker.turn_lock:
+            held = {p.number: p.incarnation for p in running if p.number in refused and p.running}
+            await worker.owner.again(held)
