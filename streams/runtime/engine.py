@@ -9,6 +9,7 @@ from streams.authoring.app import App, AppDefinitions
 from streams.clock import Clock
 from streams.kernel.codec import Codec
 from streams.kernel.driver import Driver
+from streams.log.port import TopicInfo
 from streams.observer import Observer
 from streams.runtime.guard import DriveGuard, DriveTooLong
 from streams.runtime.partition import Hot
@@ -45,9 +46,15 @@ class Engine:
         self.entropy = secrets.token_bytes(16)
         self.partitions = settings.partitions
         """The partition count of the topics as they are."""
+        self.stub_seconds = settings.stub_kept_seconds
         self.guard = DriveGuard(settings.drive_seconds)
         self._lives: OrderedDict[Hot, None] = OrderedDict()
         self._unclosed: list[Driver] = []
+
+    def learn(self, commands: TopicInfo) -> None:
+        """Take in how the topic of the commands is set up."""
+        self.partitions = commands.partitions
+        self.stub_seconds = self.settings.stub_seconds(commands.config)
 
     def touch(self, hot: Hot) -> None:
         """Note that a run's coroutine was used; the least recently used one beyond the bound leaves memory."""
