@@ -136,6 +136,8 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
         state = Damaged(run_id, record.offset, reason)
     if isinstance(state, Damaged):
         hot = _nameless(run_id)
+        if state.identity:
+            hot.run = hot.run._replace(identity=state.identity, seq=state.seq)
         hot.damaged = state.reason
     else:
         hot = Hot(state)

@@ -276,8 +276,8 @@ class Turn:
         if item.hot.damaged is None:
             return
         self._damages.append(item)
-        run_id = item.hot.run.run_id
-        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or ""))
+        run_id, identity, seq = item.hot.run.run_id, item.hot.run.identity, item.hot.run.seq
+        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or "", identity, seq))
         self.add(NewRecord(self.engine.topics.checkpoints, item.partition.number, run_id.encode(), data), None)
 
     # -- checkpoints and leases ----------------------------------------------------------------------------------

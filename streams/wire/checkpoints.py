@@ -20,11 +20,16 @@ STATE_VERSION = 1
 
 
 class Damaged(NamedTuple):
-    """Stands where a run would: the event at `offset` cannot be folded."""
+    """Stands where a run would: the event at `offset` cannot be folded.
+
+    `identity` and `seq` are the last that were seen of it, so that its forced end repeats no event.
+    """
 
     run_id: str
     offset: int
     reason: str
+    identity: str = ""
+    seq: int = 0
 
 
 _FRESH = Run("", "")
