@@ -13,7 +13,8 @@ StreamsError                 everything that `streams` raises on purpose
 │   ├── RunTerminal          the run has ended
 │   ├── UnknownRun           no run has this id
 │   ├── InputConflict        the id is in use with another input
-│   └── NoSuchInterrupt      no open interrupt fits the answer
+│   ├── NoSuchInterrupt      no open interrupt fits the answer
+│   └── ResultExpired        the run has ended, and its result is not kept any more
 ├── ValueRefused             a user value cannot be stored
 │   ├── ValueTooLarge
 │   └── ValueNotStorable
@@ -51,6 +52,7 @@ __all__ = [
     "NoSuchInterrupt",
     "OpError",
     "Refused",
+    "ResultExpired",
     "RunCancelled",
     "RunFailed",
     "RunTerminal",
@@ -149,6 +151,10 @@ class InputConflict(Refused):
 
 class NoSuchInterrupt(Refused):
     """The answer fits no open interrupt."""
+
+
+class ResultExpired(Refused):
+    """The run ended so long ago that its result, or its error, is not kept any more; how it ended is still known."""
 
 
 class ValueRefused(StreamsError):

@@ -74,6 +74,9 @@ def run_facts(run: Mapping[str, Any]) -> Table:
     pairs.extend(("waits for", line) for line in waits(run))
     if run.get("result") is not None:
         pairs.append(("result", json.dumps(run["result"], ensure_ascii=False, indent=2)))
+    if run["result_expired"]:
+        gone = f"not kept any more; streams history {run['run_id']} shows it for as long as the events are kept"
+        pairs.append(("result", plain(gone, "dim")))
     return facts(pairs)
 
 

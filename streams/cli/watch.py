@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ LINES_PER_SECOND_MAX = 5
 """Lines of one kind; what is more is counted, since a provider that is down fails thousands of tasks at once."""
 
 _GATHER_SECONDS = 0.3
+_COUNT_SECONDS = 1.0
 _STYLES = {
     "owns": "green",
     "refused": "bold red",
@@ -27,6 +29,7 @@ _STYLES = {
     "retry": "dim",
     "redo": "dim",
     "note": "cyan",
+    "skipped": "cyan",
 }
 
 
@@ -40,6 +43,7 @@ class TerminalObserver(Observer):
         self._told: str | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._counts: dict[str, int] = {}
+        self._skipped: Counter[int] = Counter()
 
     # -- what the engine calls -----------------------------------------------------------------------------------
 
@@ -63,8 +67,9 @@ class TerminalObserver(Observer):
         )
 
     def skipped(self, partition: int, commands: int) -> None:
-        text = f"partition {partition}: {commands} commands were applied before and are skipped"
-        self._say("note", text, partition=partition, commands=commands)
+        if not self._skipped:  # a rewound group brings thousands, turn by turn
+            asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._tell_skipped)
+        self._skipped[partition] += commands
 
     def run_blocked(self, run_id: str, code: str, message: str) -> None:
         cure = f"mend it, then: streams retry {run_id} (or: streams diagnose {run_id})"
@@ -95,6 +100,13 @@ class TerminalObserver(Observer):
         if text != self._told and not (pending and not owned):
             self._told = text
             self._say("owns", text, partitions=owned)
+
+    def _tell_skipped(self) -> None:
+        skipped, self._skipped = self._skipped, Counter()
+        one = "1 command was" if skipped.total() == 1 else f"{skipped.total()} commands were"
+        each = ", ".join(f"partition {number}: {count}" for number, count in sorted(skipped.items()))
+        text = f"{one} applied before and skipped, since the group was moved back ({each})"
+        self._say("skipped", text, commands=skipped.total(), partitions=dict(sorted(skipped.items())))
 
     def _say(self, kind: str, line: str, /, **fields: Any) -> None:
         if not self._muted(kind):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from streams.client.fold import RunView, opened_at
 from streams.client.reading import StoredEvent
-from streams.errors import InputConflict, NoSuchInterrupt, Refused, RunTerminal, UnknownRun
+from streams.errors import InputConflict, NoSuchInterrupt, Refused, ResultExpired, RunTerminal, UnknownRun
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
 from streams.kernel.events import TYPES
-from streams.kernel.run import Phase, is_terminal
+from streams.kernel.run import Phase, is_result_gone, is_terminal
 
 __all__ = [
     "END_MARKS",
@@ -67,10 +69,18 @@ def verdict(stored: StoredEvent, offset: int) -> bool | None:
 
 
 def end_of_view(view: RunView) -> End | None:
-    """How the run has ended, if it has."""
+    """How the run has ended, if it has. Raises `ResultExpired` where only that it has ended is still known."""
     run = view.run
     if run is None or not is_terminal(run):
         return None
+    if is_result_gone(run):
+        what = "result" if run.phase is Phase.COMPLETED else "error"
+        at = datetime.fromtimestamp(run.at / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        message = (
+            f"run {view.run_id!r} {run.phase} on {at}, and its {what} is not kept any more; `streams history "
+            f"{view.run_id}` shows it for as long as the events are kept"
+        )
+        raise ResultExpired("RESULT_EXPIRED", message)
     if run.phase is Phase.COMPLETED:
         return ev.RunCompleted(run.result or b"", run.cancel_requested)
     if run.phase is Phase.FAILED:

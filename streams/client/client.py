@@ -208,7 +208,8 @@ class Client:
         Raises:
             RunFailed: the run has failed; the error has its code and details.
             RunCancelled: the run was cancelled.
-            UnknownRun: no such run has been started, as far as any worker has decided.
+            ResultExpired: it ended so long ago that its result is not kept any more.
+            UnknownRun: no such run has been started, as far as any worker has decided, or it has been forgotten since.
             TimeoutError: it has not ended in time; it goes on.
         """
         message = f"run {run_id!r} has not ended in {timeout} s; it goes on. `streams diagnose {run_id}` says why"

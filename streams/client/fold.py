@@ -10,7 +10,7 @@ from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
 from streams.kernel.events import Event
 from streams.kernel.evolve import UnknownEvent, evolve
-from streams.kernel.run import OpPhase, Phase, Run, Status, is_terminal, status_of
+from streams.kernel.run import OpPhase, Run, Status, is_terminal, status_of
 from streams.log.port import Record
 from streams.wire.records import Damaged, Lease, decode_checkpoint
 from streams.wire.schemas import SchemaUnknown
@@ -109,7 +109,7 @@ class Fold:
             return
         self._see_owner(event)
         if isinstance(event.body, ev.RunExpired):
-            self.gone = self.checkpoint is None or run.phase is Phase.PENDING
+            self.gone = True
         elif is_terminal(run) or (self._stuck_at(stored.offset) and not _forced(event)):
             return
         try:

@@ -199,10 +199,10 @@ def _digest(codec: Codec, base: tuple[tuple[str, bytes], ...]) -> bytes:
 
 
 def _resume(draft: Draft, command: Command, request: cmd.Resume) -> None:
-    _require_open(draft, command)
-    known = command.command_id in draft.run.seen
+    known = command.command_id in draft.run.seen  # also after the end, which this very answer may have led to
     if known or any(held.command_id == command.command_id for held in draft.run.held):
         raise Refused("DUPLICATE", f"answer {command.command_id} was received before")
+    _require_open(draft, command)
     op = _interrupt(draft.run, request.interrupt)
     held = ev.InputHeld("interrupt.answered", op.id, value=request.value, command_id=command.command_id)
     if draft.run.blocked is not None:
@@ -236,10 +236,10 @@ def _interrupt(run: Run, wanted: str | None) -> OpState:
 
 def _signal(draft: Draft, command: Command, request: cmd.Signal) -> None:
     run = draft.run
+    if command.command_id in run.seen:  # also after the end, which this very signal may have led to
+        raise Refused("DUPLICATE", f"signal {command.command_id} was received before")
     if is_terminal(run):
         _require_open(draft, command)
-    if command.command_id in run.seen:
-        raise Refused("DUPLICATE", f"signal {command.command_id} was received before")
     if request.name not in draft.definitions.signals:
         declared = ", ".join(sorted(draft.definitions.signals)) or "none"
         raise Refused("UNKNOWN_SIGNAL", f"no signal {request.name!r} is declared; declared signals: {declared}")

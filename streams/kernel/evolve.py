@@ -27,6 +27,8 @@ _ASKED = frozenset({OpPhase.RUNNING, OpPhase.HELD})
 _WITHDRAWN = ev.Failure("cancelled", "WITHDRAWN", "it was withdrawn while no attempt was running")
 Changes = dict[str, Any]
 _ENTRY_BYTES = 64
+_FRESH = Run("", "")
+"""Its empty collections are shared: a million runs that have ended need no dict each."""
 
 
 class UnknownEvent(ValueError):
@@ -321,8 +323,8 @@ def _end(run: Run, phase: Phase, result: bytes | None, error: ev.Failure | None)
         "base": (),
         "active": (),
         "arrived": (),
-        "journal": Vector(),
-        "ops": {},
+        "journal": _FRESH.journal,
+        "ops": _FRESH.ops,
         "inbox": (),
         "held": (),
         "blocked": None,

@@ -23,8 +23,11 @@ __all__ = [
     "Run",
     "Status",
     "blank",
+    "is_result_gone",
+    "is_stub",
     "is_terminal",
     "status_of",
+    "stub_of",
 ]
 
 SEEN_MAX = 1_000
@@ -217,3 +220,22 @@ def status_of(run: Run) -> Status:
         return Status.CANCELLING
     busy = any(op.phase in (OpPhase.RUNNING, OpPhase.QUEUED) for op in run.ops.values())
     return Status.RUNNING if busy else Status.WAITING
+
+
+def stub_of(run: Run) -> Run:
+    """What is left of a run whose result is not kept any more: enough to know it again, and to refuse what is late.
+
+    Status, input hash and recent command ids. No event says so: the stub stands where the run stood, at the same seq.
+    """
+    return run._replace(code="", result=None, error=None, attributes=(), parent=None, size=0)
+
+
+def is_stub(run: Run) -> bool:
+    """Whether a run that has ended holds no more than its stub would."""
+    heavy = run.code or run.attributes or run.parent or run.result is not None or run.error is not None
+    return is_terminal(run) and not heavy
+
+
+def is_result_gone(run: Run) -> bool:
+    """Whether the run had a result, or an error, that is not kept any more."""
+    return (run.phase is Phase.COMPLETED and run.result is None) or (run.phase is Phase.FAILED and run.error is None)

@@ -218,9 +218,9 @@ _TABLE = (
     Advice(
         "UNKNOWN_RUN",
         _COMMAND,
-        "No run of this id has been started in this app.",
+        "No run of this id has been started in this app, or it ended so long ago that it has been forgotten.",
         "Look for it; a signal or a cancel may come before the start, other commands may not.",
-        ("streams runs",),
+        ("streams runs", "streams history RUN"),
     ),
     Advice(
         "RUN_TERMINAL",
@@ -228,6 +228,13 @@ _TABLE = (
         "The run has ended; nothing changes it any more.",
         "Start another.",
         ("streams show RUN",),
+    ),
+    Advice(
+        "RESULT_EXPIRED",
+        _COMMAND,
+        "The run ended so long ago (7 days unless set otherwise) that only how it ended is still known.",
+        "Its last event holds the result for as long as the events are kept.",
+        ("streams history RUN",),
     ),
     Advice(
         "NO_SUCH_INTERRUPT",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from streams.authoring.app import App
 from streams.client import RunView
-from streams.kernel.run import OpPhase, OpState, Phase, Run, is_terminal
+from streams.kernel.run import OpPhase, OpState, Phase, Run, is_result_gone, is_terminal
 from streams.ops.texts import iso, line, span
 from streams.ops.views import blocking_error
 from streams.wire.values import ValueCodec
@@ -26,7 +26,7 @@ def nexts(view: RunView, codec: ValueCodec, now: int, app: App | None = None) ->
     run = view.run
     error = blocking_error(view)
     if run is not None and is_terminal(run):
-        return [Next("", f"nothing: it is {run.phase}")]
+        return [Next("", f"nothing: it is {run.phase}{', and its result is not kept any more' * is_result_gone(run)}")]
     if error is not None:
         held = "" if run is None or not run.held else f"; {len(run.held)} inputs are kept until then, in order"
         first = Next("", f"nothing before an operator has acted: {error.code}{held}")

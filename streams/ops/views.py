@@ -6,7 +6,7 @@ from typing import Any
 
 from streams.client import RunView
 from streams.kernel.bodies import Failure
-from streams.kernel.run import OpPhase, OpState, Run
+from streams.kernel.run import OpPhase, OpState, Run, is_result_gone
 from streams.ops.payload import plain_failure
 from streams.ops.texts import iso
 from streams.wire.values import ValueCodec
@@ -42,6 +42,7 @@ def brief(view: RunView, codec: ValueCodec) -> dict[str, Any]:
         "started_at": iso(run.started_at) if run is not None and run.started_at else None,
         "changed_at": iso(run.at) if run is not None and run.at else None,
         "cancel_requested": run is not None and run.cancel_requested,
+        "result_expired": run is not None and is_result_gone(run),
     }
 
 

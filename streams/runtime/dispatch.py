@@ -120,6 +120,11 @@ class Dispatcher:
             if op is None or op.asked:
                 attempt.ask_to_stop()
 
+    def forget(self, partition: Partition, run_id: str) -> None:
+        """Nothing that still runs for a run which has expired may end in a later run of its name."""
+        for attempt in self._attempts.pop((partition.number, run_id), {}).values():
+            attempt.abandon()
+
     def hand_back(self, partitions: set[int], reason: str) -> list[Happened]:
         """Break off what still runs in these partitions; what comes back goes into their last turn."""
         items: list[Happened] = []

@@ -53,6 +53,7 @@ class Engine:
         """What leases are to remember of the topics."""
         self.risks: set[str] = set()
         """What was said of the topics at the start, and need not be said again."""
+        self.stub_seconds = settings.stub_kept_seconds
         self.guard = DriveGuard(settings.drive_seconds)
         self.skew = ClockGuard(topics, settings, observer)
         self._lives: OrderedDict[Hot, None] = OrderedDict()
@@ -60,7 +61,9 @@ class Engine:
 
     def know(self, found: Mapping[str, TopicInfo]) -> None:
         """Take in the topics as they are."""
-        self.partitions = found[self.topics.commands].partitions
+        commands = found[self.topics.commands]
+        self.partitions = commands.partitions
+        self.stub_seconds = self.settings.stub_seconds(commands.config)
         self.marks = marks_of(self.topics, found)
 
     def touch(self, hot: Hot) -> None:

@@ -27,9 +27,11 @@ class Happened(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Checkpoints and a lease are due for what has grown old."""
+    """Look for what has grown old. One that would fill a turn goes on in the next, with `runs` from `next` on."""
 
     partition: Partition
+    runs: tuple[str, ...] | None = None
+    next: int = 0
 
 
 class Damage(NamedTuple):

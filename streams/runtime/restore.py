@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from streams.errors import LogDamaged, WireError
 from streams.kernel.bodies import RunExpired
+from streams.kernel.events import Event
 from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
 from streams.log.port import Isolation, Log, Member, Record, Span, TopicPartition
@@ -147,6 +148,8 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
         state = Damaged(run_id, record.offset, reason)
     if isinstance(state, Damaged):
         hot = _nameless(run_id)
+        if state.identity:
+            hot.run = hot.run._replace(identity=state.identity, seq=state.seq)
         hot.damaged = state.reason
     else:
         hot = Hot(state)
@@ -191,8 +194,7 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         hot = Hot(Run(run_id=event.run_id, identity=event.identity))
     if event.seq <= hot.run.seq or hot.damaged is not None:
         if hot.damaged is not None and event.seq > hot.run.seq:
-            at = max(event.at, hot.run.at)
-            hot.run = hot.run._replace(identity=event.identity, seq=event.seq, at=at, epoch=event.epoch)
+            _note_seen(hot, event)
         return shown
     if is_terminal(hot.run):
         return shown  # nothing changes a run that has ended
@@ -202,12 +204,19 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         raise _newer(partition.number, record, error) from error
     except ValueError as error:
         _damage(partition, hot, record, str(error), damaged)
+        _note_seen(hot, event)
         return shown
     hot.since_bytes += len(record.value or b"")
     if hot.first_offset is None:
         hot.first_offset, hot.first_at = record.offset, event.at
     partition.runs[event.run_id] = hot
     return shown
+
+
+def _note_seen(hot: Hot, event: Event) -> None:
+    """How far a damaged run has come: its forced end must repeat no event."""
+    at = max(event.at, hot.run.at)
+    hot.run = hot.run._replace(identity=event.identity, seq=event.seq or 0, at=at, epoch=event.epoch)
 
 
 def _newer(partition: int, record: Record, error: Exception) -> LogDamaged:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streams.runtime.policies import CHECKPOINT_AGE_SECONDS
@@ -40,8 +42,14 @@ class WorkerSettings:
     """How often old events without a checkpoint get one."""
     checkpoint_age_seconds: float = CHECKPOINT_AGE_SECONDS
     """The age that no event without a checkpoint outlives."""
+    sweep_records_max: int = 1_000
+    """Checkpoints and expired runs of one turn of a sweep; the next turns go on with the rest."""
     early_input_seconds: float = 86_400.0
     """How long input waits for a run that is not started."""
+    result_kept_seconds: float = 7 * 86_400.0
+    """How long a run keeps its result after its end; then a stub is left of it. `math.inf`: for good."""
+    stub_kept_seconds: float = 30 * 86_400.0
+    """How long the stub knows the id and the recent commands; as long as commands are kept, where that is more."""
     drive_seconds: float = 5.0
     """How long workflow code may run without waiting for anything, before it is stopped and its run blocked."""
     clock_warn_seconds: float = 5.0
@@ -50,3 +58,11 @@ class WorkerSettings:
     """How far it may be before partitions are refused."""
     retry_refused_seconds: float = 30.0
     """When a refused partition is tried again."""
+
+    def stub_seconds(self, commands: Mapping[str, str]) -> float:
+        """How long a stub stays, given how the topic of the commands is set up.
+
+        No command that it still holds may meet a name that has been forgotten.
+        """
+        retention_ms = int(commands.get("retention.ms", 0))
+        return math.inf if retention_ms < 0 else max(self.stub_kept_seconds, retention_ms / 1_000)

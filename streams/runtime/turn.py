@@ -29,7 +29,7 @@ from streams.runtime.outgoing import (
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, Stamp
-from streams.runtime.sweep import early_letters, is_forgotten, overdue
+from streams.runtime.sweep import sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
 from streams.wire.records import (
@@ -63,13 +63,22 @@ class Turn:
         """Events to tell of, each with the name of the task that it is about."""
         self.letters: list[DeadLetter] = []
         self.skipped: dict[int, int] = {}
+        self.swept: list[Partition] = []
+        """Partitions whose sweep has come to its end."""
+        self.more: list[Sweep] = []
+        """Sweeps to go on with in the next turn."""
+        self.gone: list[tuple[Partition, str]] = []
+        """Runs that have expired."""
+        self.looked = 0
+        self.aged = 0
+        """How many runs its sweeps have looked at, and for how many something was due."""
         self.bytes = 0
         self.leases: dict[int, int] = {}
         """Which record is the lease of a partition."""
         self._damages: list[Damage] = []
         self._slots = slots
         self._envs: dict[int, Env] = {}
-        self._now = engine.clock.now_us()
+        self.now = engine.clock.now_us()
 
     # -- taking inputs -------------------------------------------------------------------------------------------
 
@@ -94,7 +103,7 @@ class Turn:
         # Sweeps come last: a checkpoint made before other inputs of the turn would not cover what they lead to.
         for item in items[:taken]:
             if isinstance(item, Sweep):
-                self._sweep(item.partition)
+                sweep(self, item)
         self._checkpoints()
         return taken
 
@@ -155,14 +164,14 @@ class Turn:
             encoded = encode_events(decision.events)
         working.run, working.live, working.touched = decision.run, decision.live, True
         for event, data in zip(decision.events, encoded, strict=True):
-            self._add_event(working, event, data)
+            self.add_event(working, event, data)
         if isinstance(input_, Due) and not decision.events:
             self._wait_on(working, input_.op)
 
     def _wait_on(self, working: Working, op_id: str) -> None:
         """The clock went back between the timer and the turn, or the op has another time by now: wait for that."""
         op = working.run.ops.get(op_id)
-        if op is not None and op.due is not None and op.due > self._now:
+        if op is not None and op.due is not None and op.due > self.now:
             self.timers.append(Timer(op.due, working.partition, working.run.run_id, op_id))
 
     def _decide(self, working: Working, input_: Input, stop: Stop | None) -> Decision:
@@ -190,24 +199,26 @@ class Turn:
         env = self._envs.get(partition.number)
         if env is None:
             engine = self.engine
-            env = Env(self._now, partition.epoch, engine.owner, engine.codec, self._slots, engine.entropy)
+            env = Env(self.now, partition.epoch, engine.owner, engine.codec, self._slots, engine.entropy)
             self._envs[partition.number] = env
         return env
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def _add(self, record: NewRecord, working: Working | None) -> None:
+    def add(self, record: NewRecord, working: Working | None) -> None:
+        """Write this record with the turn, on behalf of a run where one can be named."""
         self.records.append(record)
         self.owners.append(working)
         self.bytes += len(record.value or b"")
 
-    def _add_event(self, working: Working, event: Event, data: bytes) -> None:
+    def add_event(self, working: Working, event: Event, data: bytes) -> None:
+        """Write an event of a run, and what follows from it."""
         partition = working.partition
         if working.first is None and event.seq is not None:
             working.first = len(self.records)
         working.event_bytes += len(data)
         key = event.run_id.encode()
-        self._add(NewRecord(self.engine.topics.events, partition.number, key, data), working)
+        self.add(NewRecord(self.engine.topics.events, partition.number, key, data), working)
         self._project(working, event)
 
     def _project(self, working: Working, event: Event) -> None:
@@ -227,7 +238,7 @@ class Turn:
         elif isinstance(body, ev.AttemptStarted):
             self.starts.append(Start(partition, run_id, body.op, body.attempt))
         elif isinstance(body, ev.EffectEmitted):
-            self._add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
+            self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
         elif isinstance(body, ev.AttemptFailed):
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
@@ -246,10 +257,10 @@ class Turn:
     def _dead(self, partition: Partition, record: Record, reason: str, code: str) -> None:
         """Set a record aside; the rejection among the events shows that its offset was applied."""
         topics = self.engine.topics
-        letter = dead_letter_of(record, reason, self._now, code)
+        letter = dead_letter_of(record, reason, self.now, code)
         self.letters.append(letter)
-        self._add(letter_record(topics, letter), None)
-        self._add(rejection_record(topics, letter, partition.epoch), None)
+        self.add(letter_record(topics, letter), None)
+        self.add(rejection_record(topics, letter, partition.epoch), None)
 
     def _damaged(self, partition: Partition, record: Record, hot: Hot, command: Command) -> None:
         """A run that cannot be folded takes only `cancel --force`; everything else waits among the dead letters."""
@@ -257,18 +268,18 @@ class Turn:
             self._dead(partition, record, f"run {command.run_id!r} is damaged: {hot.damaged}", "RUN_DAMAGED")
             return
         working = self.working[partition.number, command.run_id] = Working(partition, hot)
-        working.run, event = end_damaged(hot.run, command.offset, self._now, partition.epoch)
+        working.run, event = end_damaged(hot.run, command.offset, self.now, partition.epoch)
         working.live, working.touched = None, True
-        self._add_event(working, event, encode_event(event))
+        self.add_event(working, event, encode_event(event))
 
     def _note_damage(self, item: Damage) -> None:
         """Write down that a run cannot be folded; from then on it does not pin the tail."""
         if item.hot.damaged is None:
             return
         self._damages.append(item)
-        run_id = item.hot.run.run_id
-        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or ""))
-        self._add(NewRecord(self.engine.topics.checkpoints, item.partition.number, run_id.encode(), data), None)
+        run_id, identity, seq = item.hot.run.run_id, item.hot.run.identity, item.hot.run.seq
+        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or "", identity, seq))
+        self.add(NewRecord(self.engine.topics.checkpoints, item.partition.number, run_id.encode(), data), None)
 
     # -- checkpoints and leases ----------------------------------------------------------------------------------
 
@@ -280,9 +291,10 @@ class Turn:
             grown = hot.since_bytes + working.event_bytes
             enough = max(self.engine.settings.checkpoint_bytes_min, hot.checkpoint_bytes)
             if is_terminal(working.run) or grown >= enough:
-                self._checkpoint(working)
+                self.checkpoint(working)
 
-    def _checkpoint(self, working: Working) -> None:
+    def checkpoint(self, working: Working) -> None:
+        """Write the state of a run as it is after the turn, unless no record can hold it."""
         data = encode_checkpoint(working.run)
         if len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
             self.engine.observer.message(
@@ -292,34 +304,7 @@ class Turn:
             return
         working.checkpoint = data
         key = working.run.run_id.encode()
-        self._add(NewRecord(self.engine.topics.checkpoints, working.partition.number, key, data), working)
-
-    def _sweep(self, partition: Partition) -> None:
-        settings = self.engine.settings
-        for hot in overdue(partition, self._now, settings):
-            working = self.working.setdefault((partition.number, hot.run.run_id), Working(partition, hot))
-            if working.checkpoint is None:
-                self._checkpoint(working)
-        for hot in tuple(partition.runs.values()):
-            known = self.working.get((partition.number, hot.run.run_id))
-            if known is not None and known.gone:
-                continue  # a slow turn may hold two sweeps of one partition
-            run = hot.run if known is None else known.run
-            if hot.damaged is None and is_forgotten(run, self._now, settings):
-                for letter in early_letters(self.engine.topics.commands, partition.number, run, self._now, settings):
-                    self.letters.append(letter)
-                    self._add(letter_record(self.engine.topics, letter), None)
-                self._expire(partition, hot)
-
-    def _expire(self, partition: Partition, hot: Hot) -> None:
-        run_id = hot.run.run_id
-        working = self.working.setdefault((partition.number, run_id), Working(partition, hot))
-        run = working.run
-        body = ev.RunExpired("its early input waited too long for a start")
-        event = Event(run_id, run.identity, run.seq + 1, self._now, None, None, partition.epoch, body)
-        working.gone = True
-        self._add_event(working, event, encode_event(event))
-        self._add(NewRecord(self.engine.topics.checkpoints, partition.number, run_id.encode(), None), working)
+        self.add(NewRecord(self.engine.topics.checkpoints, working.partition.number, key, data), working)
 
     def add_lease(self, partition: Partition, ids: tuple[str, ...], *, released: bool = False) -> None:
         """Write the partition's lease with this turn; the applied offset is what the turn makes it."""
@@ -333,13 +318,13 @@ class Turn:
             owner=engine.owner,
             address=engine.settings.address,
             ids=ids,
-            now=self._now,
+            now=self.now,
             released=released,
             marks=engine.marks,
         )
         partition.applied = before
         self.leases[partition.number] = len(self.records)
-        self._add(record, None)
+        self.add(record, None)
 
     # -- the end of a turn ---------------------------------------------------------------------------------------
 
@@ -398,4 +383,4 @@ class Turn:
         elif working.first is not None:
             hot.since_bytes += working.event_bytes
             if hot.first_offset is None:
-                hot.first_offset, hot.first_at = offsets[working.first], self._now
+                hot.first_offset, hot.first_at = offsets[working.first], self.now

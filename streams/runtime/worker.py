@@ -278,9 +278,8 @@ class Worker:
             taken = turn.take(items, stopped=stopped)
             self._put_back(items[taken:])
             del items[taken:]
-            for item in items:
-                if isinstance(item, Sweep):
-                    turn.add_lease(item.partition, (self.producer.id,))
+            for partition in turn.swept:
+                turn.add_lease(partition, (self.producer.id,))
             crash.passing("turn.decided")
             try:
                 offsets = [] if turn.empty else await self._commit(snapshot, turn)
@@ -368,6 +367,10 @@ class Worker:
             self.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
         for partition, run_id in turn.stops:
             self.dispatcher.stop_asked(partition, run_id)
+        for partition, run_id in turn.gone:
+            self.dispatcher.forget(partition, run_id)
+        for sweep in turn.more:
+            self.put(sweep)
         tell(self.engine.observer, turn)
         crash.passing("turn.adopted")
 

@@ -20,15 +20,27 @@ STATE_VERSION = 1
 
 
 class Damaged(NamedTuple):
-    """Stands where a run would: the event at `offset` cannot be folded."""
+    """Stands where a run would: the event at `offset` cannot be folded.
+
+    `identity` and `seq` are the last that were seen of it, so that its forced end repeats no event.
+    """
 
     run_id: str
     offset: int
     reason: str
+    identity: str = ""
+    seq: int = 0
+
+
+_FRESH = Run("", "")
 
 
 def _ops(found: tuple[OpState, ...]) -> Mapping[str, OpState]:
-    return {op.id: op for op in found}
+    return {op.id: op for op in found} if found else _FRESH.ops
+
+
+def _journal(found: tuple[Delivered | Issued, ...]) -> Vector[Delivered | Issued]:
+    return Vector(found) if found else _FRESH.journal
 
 
 _CLASSES = (bodies.Activation, bodies.Failure, bodies.InputHeld, bodies.Policy, Damaged, Delivered, FieldValue)
@@ -39,7 +51,7 @@ _codec = RecordCodec(
         {
             "FieldValue.chunks": (None, Vector),
             "OpState.phase": (None, {phase.value: phase for phase in OpPhase}.__getitem__),
-            "Run.journal": (None, Vector),
+            "Run.journal": (None, _journal),
             "Run.ops": (lambda ops: ops.values(), _ops),
             "Run.phase": (None, {phase.value: phase for phase in Phase}.__getitem__),
         },

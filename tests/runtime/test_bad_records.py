@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from typing import Any
@@ -14,11 +15,12 @@ from streams.kernel import commands as cmd
 from streams.kernel.events import Event
 from streams.kernel.evolve import _FOLDS, evolve
 from streams.kernel.run import Phase, Run
-from streams.log.port import NewRecord
+from streams.log.port import NewRecord, TopicPartition
 from streams.runtime import restore as restore_module
 from streams.wire.partitioner import partition_of
-from streams.wire.records import encode_checkpoint, encode_command, encode_event
+from streams.wire.records import decode_lease, encode_checkpoint, encode_command, encode_event
 from streams.wire.schemas import PREFIX_BYTES
+from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal, start, until
 from tests.runtime.lab import PARTITIONS, Lab, case
 
@@ -231,6 +233,32 @@ async def test_f06_a_damaged_run_is_parked_and_ends_by_force(lab: Lab, kind: str
     assert clean.told.heard("run_blocked") == []
     offset = await lab.history.send(bad, resume("late"))
     assert (await lab.history.answered(offset, bad)).code == "RUN_TERMINAL"
+
+
+@case(app)
+async def test_f06_a_forced_end_repeats_no_event_although_the_tail_has_left_them_behind(lab: Lab):
+    bad, _, new = await prepare(lab)
+    lab.damaged.add(bad)
+    await damage(lab, bad, "a gap in seq")
+    running = await lab.worker(sweep_seconds=0.05, checkpoint_age_seconds=0.0)
+    assert running.told.heard("run_blocked", bad, "RUN_DAMAGED")
+    await until(lambda: running.worker.owner.partitions[1].runs[bad].first_offset is None, "the mark of the damage")
+    await lab.history.start("healthy", new, 1)
+    assert await lab.history.result(new) == 2
+    events = await records_of(lab.log, TopicPartition(lab.topics.events, 1))
+    last = max(record.offset for record in events if record.key == bad.encode())
+    tail = 0
+    while tail <= last:  # from then on no event of the run is read again
+        leases = await records_of(lab.log, TopicPartition(lab.topics.leases, 1))
+        tail = decode_lease(leases[-1].value or b"").tail
+        await asyncio.sleep(0.01)
+    await running.stop()
+    running = await lab.worker()
+    offset = await lab.history.send(bad, cmd.Cancel(force=True))
+    assert isinstance(await lab.history.answered(offset, bad), ev.RunCancelled)
+    seqs = [event.seq for event in lab.history.events[bad] if event.seq is not None]
+    assert seqs[-1] == max(seqs[:-1]) + 1
+    assert len({event.identity for event in lab.history.events[bad] if event.seq is not None}) == 1
 
 
 @case(app)

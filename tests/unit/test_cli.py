@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli import main
+from streams.cli import main, watch
 from streams.cli.loader import load_app
 from streams.cli.parser import attribute, json_value, seconds, whole_number
 from streams.cli.terminal import safe, short_json
-from streams.cli.watch import ranges
+from streams.cli.watch import TerminalObserver, ranges
 from streams.errors import UsageError
 from streams.log.port import TopicSpec
 from streams.log.sqlite import open_sqlite
@@ -339,3 +339,22 @@ def test_text_of_users_cannot_move_the_cursor() -> None:
 def test_ranges() -> None:
     assert ranges([]) == ""
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+
+
+def test_skipped_commands_are_counted_on_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watch, "_COUNT_SECONDS", 0.01)
+
+    async def tell(*, as_json: bool) -> None:
+        observer = TerminalObserver(as_json=as_json)
+        for _ in range(20):
+            observer.skipped(3, 2_000)
+        observer.skipped(0, 1)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(tell(as_json=False))
+    line = capsys.readouterr().out
+    assert "40001 commands were applied before and skipped" in line
+    assert "partition 0: 1, partition 3: 40000" in line
+    asyncio.run(tell(as_json=True))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["commands"], told["partitions"]) == ("skipped", 40001, {"0": 1, "3": 40000})

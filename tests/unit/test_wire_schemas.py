@@ -15,6 +15,7 @@ from streams.kernel.commands import COMMAND_TYPES
 from streams.kernel.events import TYPES
 from streams.kernel.run import Delivered, InboxItem, Issued, OpState, Run
 from streams.wire.binary import Model
+from streams.wire.checkpoints import Damaged
 from streams.wire.framing import RecordCodec
 from streams.wire.messages import DeadLetter, EffectMessage, Lease
 from streams.wire.schemas import MARKER, Registry, Schema, SchemaUnknown, packed_schemas
@@ -22,6 +23,7 @@ from streams.wire.schemas import MARKER, Registry, Schema, SchemaUnknown, packed
 FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 PINNED: dict[str, str] = {
     "checkpoint-1": "ac4c66e596db9317",
+    "checkpoint-2": "473ebf05d6abf06e",
     "command-1": "0b2c68a3e0a164ac",
     "dead_letter-1": "b7b9c48c1fe83aa2",
     "effect-1": "27f217b1429250a7",
@@ -79,7 +81,7 @@ def test_every_file_is_found_under_its_name_and_version():
 
 
 EVENT = records(definition("event-1"))
-CHECKPOINT = records(definition("checkpoint-1"))
+CHECKPOINT = records(definition("checkpoint-2"))
 NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
 
 
@@ -88,7 +90,7 @@ NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
     [
         *((EVENT, cls) for cls in (*typing.get_args(bodies.Body), *NESTED)),
         *((CHECKPOINT, cls) for cls in (Run, OpState, Delivered, Issued, InboxItem, bodies.InputHeld)),
-        *((CHECKPOINT, cls) for cls in (bodies.Activation, bodies.Failure, bodies.Policy)),
+        *((CHECKPOINT, cls) for cls in (bodies.Activation, bodies.Failure, bodies.Policy, Damaged)),
         *((records(definition("command-1")), cls) for cls in COMMAND_TYPES),
         (records(definition("lease-1")), Lease),
         (records(definition("effect-1")), EffectMessage),
