@@ -4,8 +4,8 @@
 
 It is the judge of "one payment": whatever happens to workers and logs, what it counts is what happened. So it shares
 no code with `streams`, keeps everything in SQLite, and does each piece of work and its idempotency record in one
-transaction. JSON over HTTP on 127.0.0.1; a POST, except to /behaviours, needs the header `Idempotency-Key`, which is
-percent-encoded.
+transaction. JSON over HTTP on 127.0.0.1, or where `--host` says: it knows no passwords, so anything wider is for closed
+networks only. A POST, except to /behaviours, needs the header `Idempotency-Key`, which is percent-encoded.
 
     POST /reservations {order_id, sku, quantity}               takes stock; 409 OUT_OF_STOCK
     POST /reservations/ID/release                              gives it back, once, however often asked
@@ -542,19 +542,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on 127.0.0.1 only; a thread per connection."""
+    """A thread per connection."""
 
     daemon_threads = True  # an idle connection must not hold up the end
     request_queue_size = 1024  # with the default of 5, a burst of clients waits a second for the kernel's retry
 
-    def __init__(self, port: int, store: Store) -> None:
+    def __init__(self, host: str, port: int, store: Store) -> None:
         self.store = store
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__((host, port), Handler)
 
     def server_bind(self) -> None:
         """Without the base class's look-up of the host's name, which can hang where there is no network."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that was killed is no news here
@@ -584,6 +584,7 @@ def read_flags(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="provider", description="The stock and payment provider of the order demo.", allow_abbrev=False
     )
+    parser.add_argument("--host", default="127.0.0.1", help="the address it listens on (default: 127.0.0.1)")
     parser.add_argument("--port", type=up_to(65_535), default=8765, help="0 takes a free one (default: 8765)")
     parser.add_argument("--db", default="provider.db", metavar="FILE", help="its SQLite file (default: provider.db)")
     parser.add_argument("--ignore-keys", action="store_true", help="do the work again for a key seen before")
@@ -599,15 +600,15 @@ def main(arguments: list[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)  # before any thread, so that only `sigwait` gets them
     try:
         store = Store(open_database(flags.db), Settings(flags.ignore_keys, flags.fail_before, flags.fail_after))
-        server = Server(flags.port, store)
+        server = Server(flags.host, flags.port, store)
     except sqlite3.Error as error:
         print(f"provider: cannot use {flags.db} as its database: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"provider: cannot listen on 127.0.0.1:{flags.port}: {error.strerror}", file=sys.stderr)
+        print(f"provider: cannot listen on {flags.host}:{flags.port}: {error.strerror}", file=sys.stderr)
         return 1
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    print(f"provider listening on http://127.0.0.1:{server.server_port}", flush=True)
+    print(f"provider listening on http://{flags.host}:{server.server_port}", flush=True)
     signal.sigwait(endings)
     server.shutdown()
     server.server_close()

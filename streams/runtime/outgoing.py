@@ -11,6 +11,7 @@ from streams.kernel.events import Event
 from streams.kernel.run import Phase, Run
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime.failures import plain_text
+from streams.wire.headers import EFFECT_ID, IDEMPOTENCY_KEY, headers_of
 from streams.wire.keys import ID_BYTES_MAX
 from streams.wire.records import DeadLetter, EffectMessage, encode_dead_letter, encode_effect, encode_event
 from streams.wire.topics import Topics
@@ -74,7 +75,11 @@ def effect_record(topics: Topics, partition: int, run: Run, event: Event, body: 
         version=run.version,
         op=body.op,
     )
-    headers = (("streams-idempotency-key", body.key.encode()), ("streams-effect-id", message.effect_id.encode()))
+    headers = (
+        *headers_of("effect"),
+        (IDEMPOTENCY_KEY, body.key.encode()),
+        (EFFECT_ID, message.effect_id.encode()),
+    )
     return NewRecord(topics.effect(body.effect), partition, event.run_id.encode(), encode_effect(message), headers)
 
 
@@ -96,7 +101,7 @@ def dead_letter_of(record: Record, reason: str, now: int, code: str = "") -> Dea
 def letter_record(topics: Topics, letter: DeadLetter) -> NewRecord:
     """A dead letter as a record. A foreign key may be of any size; the letter inside keeps more of it."""
     key = None if letter.key is None else letter.key[:ID_BYTES_MAX]
-    return NewRecord(topics.dead_letters, letter.partition, key, encode_dead_letter(letter))
+    return NewRecord(topics.dead_letters, letter.partition, key, encode_dead_letter(letter), headers_of("dead_letter"))
 
 
 def rejection_record(topics: Topics, letter: DeadLetter, epoch: int) -> NewRecord:

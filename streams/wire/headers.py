@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from streams.wire.schemas import packed_schemas
 
-__all__ = ["CONTENT_TYPE", "SCHEMA", "Headers", "headers_of", "read_headers"]
+__all__ = ["CONTENT_TYPE", "EFFECT_ID", "IDEMPOTENCY_KEY", "SCHEMA", "Headers", "headers_of", "read_headers"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 CONTENT_TYPE = "content-type"
 SCHEMA = "streams-schema"
+IDEMPOTENCY_KEY = "streams-idempotency-key"
+EFFECT_ID = "streams-effect-id"
 _AVRO = b"application/vnd.apache.avro.single-object"
 
 
+@cache
 def headers_of(name: str) -> Headers:
     """The headers that tell a reader in another language how a record of this name is encoded, and by which schema."""
     return ((CONTENT_TYPE, _AVRO), (SCHEMA, packed_schemas().newest(name).title.encode()))

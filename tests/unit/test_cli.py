@@ -167,6 +167,15 @@ def test_a_broken_module_is_told_of_in_one_line(source: str, part: str, tmp_path
     assert part in err.replace(str(tmp_path), "")
 
 
+def test_the_examples_are_a_package_as_in_the_wheel() -> None:
+    """There they are `streams._examples`, and nothing puts their folder on the path for `import provider_client`."""
+    code = "from streams.cli.loader import load_app as load; print(load('examples.order:app').name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "orders\n", done.stderr
+
+
 def test_an_app_is_loaded_by_path_and_by_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "helper.py").write_text("NAME = 'shop'\n")

@@ -722,6 +722,21 @@ def run_order(order) -> str:
         return refused.code
 
 
+def test_it_listens_where_it_is_told(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "provider.py"), "--port", "0", "--db", str(tmp_path / "p.db"), "--host"]
+    process = subprocess.Popen([*command, "localhost"], stdout=subprocess.PIPE, text=True)
+    try:
+        said, _, port = process.stdout.readline().strip().rpartition(":")
+        assert said == "provider listening on http://localhost"
+        HTTPConnection("localhost", int(port), timeout=10).request("GET", "/health")
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+    done = subprocess.run([*command, "203.0.113.1"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("provider: cannot listen on 203.0.113.1:0: ")
+
+
 def test_throughput(start):
     """Loose, since machines differ: a provider that waits somewhere is slower by far."""
     provider = start()
