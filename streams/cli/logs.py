@@ -16,6 +16,7 @@ from streams.errors import UsageError
 from streams.log.port import Log
 from streams.log.sqlite import open_sqlite
 from streams.log.sqlite.place import parse_url, refuse_network
+from streams.runtime import crash
 from streams.wire.topics import topics_of
 
 __all__ = ["connect", "exists", "open_log"]
@@ -43,7 +44,7 @@ async def _open_kafka(url: str) -> Log:
         raise UsageError(
             "a kafka:// address needs the package confluent-kafka: pip install 'streams-engine[kafka]'"
         ) from error
-    return await open_kafka(url, on_stall=note)
+    return await open_kafka(url, on_stall=note, on_step=crash.passing)
 
 
 def exists(url: str) -> bool:

@@ -1,6 +1,7 @@
 """Named crash points: places where a test or a demo can end the process. They cost one comparison when unused.
 
-`STREAMS_CRASH_AT=POINT[:N]` ends the process with SIGKILL at the N-th time that it passes the point.
+`STREAMS_CRASH_AT=POINT[:N]` ends the process with SIGKILL at the N-th time that it passes the point. Some points lie
+inside a log, which may not import this module: it takes `passing` as a callback when it is opened (`KAFKA_POINTS`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Callable, Mapping
 
 from streams.errors import UsageError
 
-__all__ = ["POINTS", "install", "install_from", "passing"]
+__all__ = ["KAFKA_POINTS", "POINTS", "install", "install_from", "passing"]
+
+KAFKA_POINTS = frozenset({"commit.begun", "commit.produced", "commit.flushed", "commit.fenced", "commit.ended"})
+"""The steps of a transaction on Kafka; on a sqlite log a commit is one job, and they are never passed."""
 
 POINTS = frozenset(
     {
         "turn.taken",
         "turn.decided",
         "commit.before",
+        *KAFKA_POINTS,
         "commit.after",
         "turn.adopted",
         "task.started",

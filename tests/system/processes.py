@@ -1,4 +1,4 @@
-"""Real worker processes on one sqlite log, for tests that kill, freeze and stop them."""
+"""Real worker processes on one log, sqlite or Kafka, for tests that kill, freeze and stop them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,37 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from streams.log.sqlite import open_sqlite
+import pytest
+
+from streams.cli.logs import open_log
+from streams.dev import Kafka
+from streams.log.port import Log, Reader, TopicPartition
 from streams.runtime.topics import ensure_topics
-from tests.runtime.checker import Checked, check_log
+from tests.runtime.checker import Checked, check_log, try_event
 from tests.runtime.history import HANG_SECONDS, History, until
 from tests.system import shop
 
-__all__ = ["PARTITIONS", "Process", "World", "world"]
+__all__ = ["LOGS", "PARTITIONS", "Process", "World", "broker_of", "members", "world"]
 
 PARTITIONS = 4
 EFFECTS = ("mails", "parcels")
 RUNNER = Path(__file__).with_name("run_worker.py")
+LOGS = ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)]
+SESSION_MS = 2_000
+"""On Kafka: how soon a killed worker is missed. Short, so that many deaths fit into one test run."""
+
+
+def broker_of(request: pytest.FixtureRequest) -> Kafka | None:
+    """The broker of the run, where a test of `LOGS` runs on Kafka."""
+    return request.getfixturevalue("kafka") if request.param == "kafka" else None
+
+
+def members(kafka: Kafka, session_ms: int = SESSION_MS, **more: Any) -> str:
+    """The address of a broker for workers that are missed so soon."""
+    url = f"{kafka.url}?session.timeout.ms={session_ms}&heartbeat.interval.ms={session_ms // 6}"
+    return url + "".join(f"&{name.replace('_', '.')}={value}" for name, value in more.items())
 
 
 class Process:
@@ -77,25 +96,45 @@ class Process:
         await self.gone()
 
 
-class World:
-    """A sqlite log, the outside database, and the processes of a test."""
+class Follower(History):
+    """Keeps one reader: on Kafka each is a client with threads and connections of its own."""
 
-    def __init__(self, folder: Path, log: Any) -> None:
+    _reader: Reader | None = None
+
+    async def read(self) -> None:
+        async with self._reading:
+            places = [TopicPartition(self.topics.events, number) for number in range(self.partitions)]
+            ends = await asyncio.gather(*(self.log.span(*place) for place in places))
+            if self._reader is None:
+                self._reader = self.log.reader(dict.fromkeys(places, 0))
+            while any(self._reader.position(place) < span.end for place, span in zip(places, ends, strict=True)):
+                for record in await self._reader.read(10_000, 0.02):
+                    event = try_event(record)
+                    if event is not None:
+                        self.events.setdefault(event.run_id, []).append(event)
+
+
+class World:
+    """A log, the outside database, and the processes of a test."""
+
+    def __init__(self, folder: Path, log: Log, url: str, app: str) -> None:
         self.folder = folder
         self.log = log
+        self.url = url
+        self.app = app
         self.outside_path = str(folder / "outside.db")
-        self.history = History(log, "shop", EFFECTS, PARTITIONS)
+        self.history = Follower(log, app, EFFECTS, PARTITIONS)
         self.processes: list[Process] = []
 
     async def worker(self, crash_at: str = "", **settings: Any) -> Process:
         """Start a worker process; `crash_at` is a crash point as in STREAMS_CRASH_AT."""
-        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "SHOP_DB": self.outside_path}
+        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "SHOP_DB": self.outside_path, "SHOP_APP": self.app}
         settings = {"partitions": PARTITIONS} | settings
         process = Process(
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 str(RUNNER),
-                self.log.url,
+                self.url,
                 json.dumps(settings),
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,
@@ -114,7 +153,7 @@ class World:
 
     async def check(self) -> Checked:
         """Prove the log right, and what happened outside too."""
-        checked = await check_log(self.log, "shop", EFFECTS, partitions=PARTITIONS)
+        checked = await check_log(self.log, self.app, EFFECTS, partitions=PARTITIONS)
         rows = self.outside("SELECT key, run, attempt FROM attempts")
         for key, run_id, attempt in rows:
             op = key.rpartition("/")[2]
@@ -124,11 +163,14 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    """A fresh log with topics; ends every process of the test."""
-    url = f"sqlite:///{folder}/log.db?session_timeout_ms=1000"
-    log = await open_sqlite(url)
-    found = World(folder, log)
+async def world(folder: Path, kafka: Kafka | None = None, *, url: str = "") -> AsyncIterator[World]:
+    """An app of its own with topics, on a fresh sqlite log or on a broker; ends every process of the test.
+
+    `url` is the address for its workers, where it is another than usual.
+    """
+    usual = members(kafka) if kafka else f"sqlite:///{folder}/log.db?session_timeout_ms=1000"
+    log = await open_log(usual)
+    found = World(folder, log, url or usual, f"shop-{uuid4().hex[:8]}")
     shop.prepare(found.outside_path)
     try:
         await ensure_topics(log, found.history.topics, PARTITIONS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from streams.log.sqlite import open_sqlite
+from streams.cli.logs import open_log
 from streams.observer import Observer
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import Worker
@@ -45,7 +45,7 @@ class Teller(Observer):
 
 
 async def main(url: str, settings: dict[str, object]) -> None:
-    log = await open_sqlite(url)
+    log = await open_log(url)
     worker = Worker(shop.app, log, settings=WorkerSettings(**settings), observer=Teller(), owner=f"w{os.getpid()}")
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     try:

@@ -48,7 +48,7 @@ async def lifespan(app: App) -> AsyncIterator[str]:
     yield "open"
 
 
-app = App("shop", lifespan=lifespan)
+app = App(os.environ.get("SHOP_APP", "shop"), lifespan=lifespan)
 parcels = app.effect("parcels", dict)
 mails = app.effect("mails", dict)
 news = app.signal("news", int)

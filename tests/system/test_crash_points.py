@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.dev import Kafka
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.run import Phase
@@ -30,6 +31,24 @@ COUNTS = {
     "release.before": (1,),
 }
 """At which passes of a point the worker dies: the first, and one in the middle of things."""
+
+KAFKA_COUNTS = {
+    "commit.before": 15,
+    "commit.begun": 14,
+    "commit.produced": 13,
+    "commit.flushed": 12,
+    "commit.fenced": 9,
+    "commit.ended": 10,
+    "commit.after": 11,
+}
+"""The same for each part of a transaction of Kafka. What is not here dies in the chain of `CHAIN`."""
+
+CHAIN = (
+    *("commit.begun:1", "commit.produced:2", "commit.flushed:3", "commit.fenced:1", "commit.ended:1"),  # claims
+    *("acquire.claimed:2", "acquire.restored:3", "turn.taken:4", "turn.decided:2", "turn.adopted:2"),
+    *("task.started:5", "task.returned:9", "release.before:1"),
+)
+"""Crash points at which one worker after the other dies on Kafka."""
 
 RUNS: dict[str, tuple[str, object, object]] = {
     **{f"steps{i}": ("steps", i, (i + 3) * 2) for i in range(8)},
@@ -86,7 +105,26 @@ async def prove(world: World) -> None:
 
 
 def test_every_point_has_its_case() -> None:
-    assert {point.partition("/")[0] for point in COUNTS} == crash.POINTS
+    assert {point.partition("/")[0] for point in COUNTS} == crash.POINTS - crash.KAFKA_POINTS
+    assert {point.partition(":")[0] for point in CHAIN} | set(KAFKA_COUNTS) == crash.POINTS
+
+
+async def die_and_go_on(w: World, point: str) -> None:
+    """A worker dies at a point in the middle of all runs, another one brings them to their end."""
+    first = await w.worker(point, checkpoint_bytes_min=1000)
+    driving = asyncio.create_task(drive(w.history))
+    if point.startswith("release.before"):
+        await first.owns(4)
+        await w.history.seen("steps0", ev.OpCompleted)
+        first.signal(signal.SIGTERM)
+    assert await first.gone() == -signal.SIGKILL
+    second = await w.worker(checkpoint_bytes_min=1000)
+    await driving
+    await w.history.ended(*RUNS, *CANCELLED)
+    assert await second.stop() == 0
+    await prove(w)
+    running = {line[1] for line in second.heard("partition") if line[2] == "running"}
+    assert running == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
@@ -96,22 +134,47 @@ def test_a_worker_killed_at_a_crash_point_loses_and_doubles_nothing(tmp_path: Pa
         folder = tmp_path / str(count)
         folder.mkdir()
         async with world(folder) as w:
-            first = await w.worker(f"{point}:{count}", checkpoint_bytes_min=1000)
-            driving = asyncio.create_task(drive(w.history))
-            if point == "release.before":
-                await first.owns(4)
-                await w.history.seen("steps0", ev.OpCompleted)
-                first.signal(signal.SIGTERM)
-            assert await first.gone() == -signal.SIGKILL
-            second = await w.worker(checkpoint_bytes_min=1000)
-            await driving
-            await w.history.ended(*RUNS, *CANCELLED)
-            assert await second.stop() == 0
-            await prove(w)
-            running = {line[1] for line in second.heard("partition") if line[2] == "running"}
-            assert running == {0, 1, 2, 3}
+            await die_and_go_on(w, f"{point}:{count}")
 
     async def at_once() -> None:
         await asyncio.gather(*(scenario(count) for count in COUNTS[point]))
 
     asyncio.run(at_once())
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.parametrize("point", KAFKA_COUNTS)
+def test_f02_a_worker_killed_in_a_transaction_of_kafka_loses_and_doubles_nothing(
+    tmp_path: Path, kafka: Kafka, point: str
+):
+    async def scenario() -> None:
+        async with world(tmp_path, kafka) as w:
+            await die_and_go_on(w, f"{point}:{KAFKA_COUNTS[point]}")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_f02_a_chain_of_workers_that_die_at_every_other_point_on_kafka(tmp_path: Path, kafka: Kafka):
+    async def scenario(w: World) -> None:
+        driving = asyncio.create_task(drive(w.history))
+        for point in CHAIN:
+            worker = await w.worker(point, checkpoint_bytes_min=1000)
+            if point.startswith("release.before"):
+                await worker.owns(4)
+                worker.signal(signal.SIGTERM)
+            assert await worker.gone() == -signal.SIGKILL, point
+        last = await w.worker(checkpoint_bytes_min=1000)
+        await driving
+        await w.history.ended(*RUNS, *CANCELLED)
+        assert await last.stop() == 0
+        await prove(w)
+
+    async def inside() -> None:
+        async with world(tmp_path, kafka) as w:
+            await scenario(w)
+
+    asyncio.run(inside())

@@ -14,6 +14,7 @@ from streams.log.kafka.member import KafkaMember
 from streams.log.kafka.producer import KafkaProducer
 from streams.log.kafka.reader import KafkaReader
 from streams.log.kafka.settings import parse_url
+from streams.log.kafka.transaction import OnStep, untold
 from streams.log.port import Isolation, NewRecord, Span, TopicInfo, TopicPartition, TopicSpec
 from streams.log.rules import is_compacted
 
@@ -23,8 +24,9 @@ __all__ = ["KafkaLog", "open_kafka"]
 class KafkaLog:
     """See `streams.log.port.Log`. Made by `open_kafka`; it belongs to the event loop that opened it."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, on_step: OnStep = untold) -> None:
         self.url = clients.settings.url
+        self._on_step = on_step
         self._clients = clients
         self._admin = clients.admin
         self._appender = Appender(clients.admin, clients.appender)
@@ -68,7 +70,7 @@ class KafkaLog:
 
     async def producer(self, transactional_id: str) -> KafkaProducer:
         """A transactional producer; whoever used the id before is fenced."""
-        producer = KafkaProducer(transactional_id, self._admin, self._open()._clients.transactional)
+        producer = KafkaProducer(transactional_id, self._admin, self._open()._clients.transactional, self._on_step)
         self._producers.append(producer)
         try:
             await producer.initialise()
@@ -110,13 +112,18 @@ class KafkaLog:
 
 
 async def open_kafka(
-    url: str, properties: Mapping[str, str] | None = None, *, on_stall: Callable[[str], None] | None = None
+    url: str,
+    properties: Mapping[str, str] | None = None,
+    *,
+    on_stall: Callable[[str], None] | None = None,
+    on_step: OnStep = untold,
 ) -> KafkaLog:
     """Open `kafka://HOST:PORT[,HOST:PORT][?name=value…]` and wait until a broker answers.
 
-    `on_stall` is called with one line of text while none does. Raises `UsageError` for wrong settings, and
+    `on_stall` is called with one line of text while none does; `on_step` with the name of each step of a commit, on
+    the thread that makes it: there a test or a demo ends the process. Raises `UsageError` for wrong settings, and
     `LogUnavailable` when no broker has answered within `connect_timeout_ms`, 30 s by default.
     """
     clients = Clients(parse_url(url, properties))
     await clients.wait_for_broker(on_stall or logging.getLogger("streams.log.kafka").warning)
-    return KafkaLog(clients)
+    return KafkaLog(clients, on_step)

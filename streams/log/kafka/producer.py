@@ -9,7 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 from streams.errors import Fenced, LogUnavailable
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.lane import Lane
-from streams.log.kafka.transaction import INIT_SECONDS, Transactor
+from streams.log.kafka.transaction import INIT_SECONDS, OnStep, Transactor, untold
 from streams.log.port import GroupSnapshot, NewRecord
 from streams.log.rules import check_commit, refuse_unwritable
 
@@ -22,11 +22,11 @@ CLOSE_SECONDS = 10.0
 class KafkaProducer:
     """See `streams.log.port.Producer`."""
 
-    def __init__(self, id: str, admin: Admin, make: MakeClient) -> None:
+    def __init__(self, id: str, admin: Admin, make: MakeClient, on_step: OnStep = untold) -> None:
         self.id = id
         self._admin = admin
         self._make = make
-        self._transactor = Transactor(id, make(id))
+        self._transactor = Transactor(id, make(id), on_step)
         self._lane = Lane(f"producer {id}")
 
     async def initialise(self) -> None:

@@ -15,7 +15,7 @@ from streams.log.kafka.failures import FENCED, NAMELESS, RAISED, error_of, sort,
 from streams.log.kafka.sending import Reports, produce
 from streams.log.port import NewRecord
 
-__all__ = ["State", "Transactor"]
+__all__ = ["OnStep", "State", "Transactor", "untold"]
 
 INIT_SECONDS = 30.0
 SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
@@ -24,6 +24,9 @@ SETTLE_SECONDS = 1.0
 END_SECONDS = 60.0
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
+
+OnStep = Callable[[str], None]
+"""Told of each step of a commit, on the client's thread: a test ends the process there."""
 
 
 class State(Enum):
@@ -53,13 +56,18 @@ NEXT: Mapping[State, frozenset[State]] = {
 }
 
 
+def untold(step: str) -> None:
+    """What is told of steps where nobody asks."""
+
+
 class Transactor:
     """One transactional id. A client that was worn is replaced by a fresh one under the same id."""
 
-    def __init__(self, id: str, make: Callable[[], Producer]) -> None:
+    def __init__(self, id: str, make: Callable[[], Producer], on_step: OnStep = untold) -> None:
         self.id = id
         self.state = State.WORN
         self._make = make
+        self._on_step = on_step
         self._client: Any = None
 
     def initialise(self) -> None:
@@ -92,13 +100,18 @@ class Transactor:
         reports = Reports(len(records))
         try:
             self._client.begin_transaction()
+            self._on_step("commit.begun")
             produce(self._client, records, reports, time.monotonic() + SEND_SECONDS)
+            self._on_step("commit.produced")
             self._client.flush(SEND_SECONDS)
+            self._on_step("commit.flushed")
             reports.check(records)
             self._send_offsets(offsets, group)
+            self._on_step("commit.fenced")
         except (*RAISED, StreamsError) as raised:
             raise self._aborted(raised, reports, records) from raised
         self._end()
+        self._on_step("commit.ended")
         return reports.offsets
 
     def close(self) -> None:
