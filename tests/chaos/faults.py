@@ -23,11 +23,13 @@ from tests.chaos.marks import Marks, Phase, make_marks
 __all__ = ["FAULTS", "TARGETS", "Crew", "Worker"]
 
 RUNNER = Path(__file__).with_name("worker.py")
-FAULTS = ("worker killed", "worker frozen", "broker killed", "broker restarted")
+FAULTS = ("worker killed", "worker frozen", "worker stopped", "broker killed", "broker restarted")
 TARGETS = ("open transaction", "running task")
 LOOKS = 150
 FREEZE_SECONDS = (7.5, 9.5)
 """Longer than the session timeout of 6 s: the group gives the partitions to others."""
+BROKER_REST_SECONDS = 14.0
+"""Work goes on for so long before the next fault of the broker, or all that the others hit would be an outage."""
 _OPEN = (Phase.SENT, Phase.FENCED)
 
 
@@ -39,6 +41,8 @@ class Worker:
         self.marks = Marks(folder / "marks", index)
         self.born = 0
         self.frozen_until = 0.0
+        self.stopping = False
+        """It was told to stop in order, and is on its way."""
         self._command = [sys.executable, str(RUNNER), url, str(folder / "marks"), str(index)]
         self._folder, self._settings = folder, json.dumps(settings)
         self.process: subprocess.Popen[bytes]
@@ -46,6 +50,7 @@ class Worker:
 
     def start(self) -> None:
         self.born += 1
+        self.stopping = False
         self.marks.clear()
         environment = os.environ | {"CHAOS_OUTSIDE": str(self._folder / "outside")}
         with self.said.open("wb") as out:
@@ -115,6 +120,8 @@ class Crew:
         """Workers that ended by themselves."""
         self._rng = rng
         self._dead: dict[int, float] = {}
+        """When the slot of a dead worker is filled again."""
+        self._broker_since = time.monotonic()
         make_marks(folder / "marks", count)
         self.workers = [Worker(index, kafka.url, folder, settings) for index in range(count)]
 
@@ -124,6 +131,13 @@ class Crew:
     def missing(self) -> list[tuple[str, str]]:
         """What was not hit yet."""
         return [(fault, target) for fault in FAULTS for target in TARGETS if not self.hits[fault, target]]
+
+    def may(self, fault: str) -> bool:
+        """Whether the fault would hit a system at work, and not one that is busy with another fault."""
+        frozen = any(worker.frozen for worker in self.workers)
+        if fault.startswith("broker"):
+            return not frozen and time.monotonic() - self._broker_since > BROKER_REST_SECONDS
+        return len(self._up()) > 1 and not (fault == "worker frozen" and frozen)
 
     def strike(self, fault: str, target: str) -> bool:
         """Do a fault to something that is inside `target`; False where nothing was found inside it."""
@@ -140,20 +154,22 @@ class Crew:
             if worker.frozen and now > worker.frozen_until:
                 worker.go_on()
             if not worker.alive and worker.index not in self._dead:
-                self.wrong.append(f"worker {worker.said} ended by itself with {worker.process.returncode}")
+                code = worker.process.returncode
+                if code or not worker.stopping:
+                    how = "was told to stop and ended" if worker.stopping else "ended by itself"
+                    self.wrong.append(f"worker {worker.said} {how} with {code}")
                 self._dead[worker.index] = now
             if now > self._dead.get(worker.index, now):
                 del self._dead[worker.index]
                 worker.start()
 
     def _up(self) -> list[Worker]:
-        return [worker for worker in self.workers if worker.alive and not worker.frozen]
+        """Those at work."""
+        return [worker for worker in self.workers if worker.alive and not worker.frozen and not worker.stopping]
 
     # -- workers -------------------------------------------------------------------------------------------------
 
     def _strike_worker(self, fault: str, target: str) -> bool:
-        if fault == "worker frozen" and any(worker.frozen for worker in self.workers):
-            return False  # one at a time: somebody has to work on
         for _ in range(LOOKS):
             self._pause()
             up = self._up()
@@ -170,6 +186,10 @@ class Crew:
             if fault == "worker killed":
                 victim.kill()
                 self._dead[victim.index] = time.monotonic() + self._rng.uniform(0.0, 2.0)
+            elif fault == "worker stopped":
+                victim.stopping = True
+                victim.process.terminate()
+                victim.go_on()
             else:
                 victim.frozen_until = time.monotonic() + self._rng.uniform(*FREEZE_SECONDS)
             return True
@@ -194,6 +214,7 @@ class Crew:
                 stop_kafka(self.kafka)  # waits for the end of one that was told to stop
                 time.sleep(self._rng.uniform(0.0, 2.0))
                 self.start_broker()
+                self._broker_since = time.monotonic()
                 return True
         return False
 

@@ -26,9 +26,9 @@ from tests.chaos.model import JUNK, Plan, answer_of, draw, encode
 
 __all__ = ["Accepted", "Load"]
 
-OPEN_MAX = 40
+OPEN_MAX = 60
 """Runs of one partition that are under way at once."""
-STARTS_A_SECOND = 90.0
+STARTS_A_SECOND = 120.0
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 
 
