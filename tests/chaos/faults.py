@@ -1,7 +1,7 @@
 """Worker processes and a broker, and what is done to them: kills, freezes, crashes and restarts that hit on purpose.
 
-A victim is stopped first and looked at: only if it is inside what the fault is aimed at, the fault is done; else it goes
-on and is looked at again. So the count of hits says what was really hit.
+A victim is stopped first and looked at: only if it is inside what the fault is aimed at, the fault is done; else it
+goes on and is looked at again. So the count of hits says what was really hit.
 """
 
 from __future__ import annotations

@@ -141,10 +141,8 @@ def judge(plan: Plan, outcome: Outcome) -> list[str]:
     elif outcome.value != value:
         wrong.append(f"it ended with {outcome.value!r} instead of {value!r}")
     found = [(name, payload) for name, _, payload in outcome.effects]
-    for effect in [e for e in found if e not in effects]:
-        wrong.append(f"its effect {effect!r} was not expected")
-    for effect in [e for e in effects if e not in found]:
-        wrong.append(f"its effect {effect!r} is missing")
+    wrong += [f"its effect {effect!r} was not expected" for effect in found if effect not in effects]
+    wrong += [f"its effect {effect!r} is missing" for effect in effects if effect not in found]
     if len(found) != len(effects) and not wrong:
         wrong.append(f"it has {len(found)} effects instead of {len(effects)}")
     keys = [key for _, key, _ in outcome.effects]
@@ -216,7 +214,7 @@ def _late(plan: Plan, _: Outcome) -> Judged:
 def _story(plan: Plan, _: Outcome) -> Judged:
     rounds, width = plan.input["rounds"], plan.input["width"]
     lines = [[f"{done}.{i}" for i in range(width)] for done in range(rounds)]
-    so_far = [sum(lines[: done + 1], []) for done in range(rounds)]
+    so_far = [[line for of_round in lines[: done + 1] for line in of_round] for done in range(rounds)]
     result = {"rounds": rounds, "width": width, "done": rounds, "lines": so_far[-1]}
     return "completed", result, [("parcels", {"run": plan.run_id, "lines": found}) for found in so_far]
 

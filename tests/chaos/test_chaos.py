@@ -1,8 +1,8 @@
 """Three workers, a broker, thousands of runs, and faults at random; then the topics alone prove that all is right.
 
 `STREAMS_CHAOS_SECONDS` is how long faults go on (by default so long that the whole test takes about two minutes);
-`STREAMS_CHAOS_SEED` repeats a choice of runs and faults. Their timing is the machine's, so a seed makes a failure likely
-again and not certain.
+`STREAMS_CHAOS_SEED` repeats a choice of runs and faults. Their timing is the machine's, so a seed makes a failure
+likely again and not certain.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 
     def out(text: str) -> None:
         with capsys.disabled():
-            print(text, flush=True)
+            print(text, flush=True)  # noqa: T201 - it is meant for the terminal
 
     return out
 
@@ -143,17 +143,18 @@ def _raise_failure(load: Load) -> None:
 
 
 def _story(crew: Crew, load: Load, found: Found, seconds: float) -> str:
-    hits = ", ".join(
-        f"{fault} {crew.done[fault]} ({', '.join(f'{target} {crew.hits[fault, target]}' for target in TARGETS)})"
+    lines = [
+        f"{fault} {crew.done[fault]} times ({', '.join(f'{target} {crew.hits[fault, target]}' for target in TARGETS)})"
         for fault in FAULTS
-    )
-    statuses = sum(1 for run in found.runs.values() if run.workflow)
+    ]
+    runs = sum(1 for run in found.runs.values() if run.workflow)
     effects = sum(map(len, found.effects.values()))
     moved = Counter(event.type for *_, event in found.events)
-    return (
-        f"chaos: {hits}; in the end of a transaction {crew.in_the_end}\n"
-        f"chaos: {statuses} runs, {len(found.events)} events, {effects} effects, {len(load.accepted)} accepted commands, "
-        f"{load.unacknowledged} unacknowledged, {found.epochs} epochs, {moved['run.owned']} runs taken over, {moved['attempt.failed']} attempts "
-        f"lost or failed, {moved['attempt.returned']} handed back, {moved['outcome.late']} late; rejections {dict(found.rejected)}; "
-        f"checked in {seconds:.0f} s"
-    )
+    lines += [
+        f"faults while a commit was on its way: {crew.in_the_end}",
+        f"{runs} runs, {len(found.events)} events, {effects} effects, {found.epochs} epochs",
+        f"{len(load.accepted)} accepted commands, {load.unacknowledged} unacknowledged, rejected: {dict(found.rejected)}",
+        f"{moved['run.owned']} runs taken over, attempts: {moved['attempt.failed']} lost or failed, "
+        + f"{moved['attempt.returned']} handed back; checked in {seconds:.0f} s",
+    ]
+    return "\n".join(f"chaos: {line}" for line in lines)

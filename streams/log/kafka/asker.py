@@ -22,8 +22,10 @@ _PENDING = frozenset({UNSTABLE, KafkaError._TIMED_OUT})
 
 
 class Asker:
-    """Not the admin client: librdkafka aborts the whole process (its issue 3663) when the coordinator goes away or
-    moves while the admin client asks for the offsets of a group, and a broker that restarts under load does just that.
+    """Asks for one partition at a time, while the member polls.
+
+    Not the admin client: librdkafka aborts the whole process (its issue 3663) when the coordinator goes away or moves
+    while the admin client asks for the offsets of a group, and a broker that restarts under load does just that.
     """
 
     def __init__(self, group: str, topic: str, make: Callable[[OnError], Consumer]) -> None:
