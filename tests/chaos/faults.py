@@ -29,7 +29,8 @@ LOOKS = 150
 FREEZE_SECONDS = (7.5, 9.5)
 """Longer than the session timeout of 6 s: the group gives the partitions to others."""
 BROKER_REST_SECONDS = 14.0
-"""Work goes on for so long before the next fault of the broker, or all that the others hit would be an outage."""
+"""Work goes on for so long before the next fault of the broker, or all that the others hit would be an outage. On a
+slow machine, where the broker takes long to come back, it is twice as long as the outage was."""
 _OPEN = (Phase.SENT, Phase.FENCED)
 
 
@@ -121,7 +122,7 @@ class Crew:
         self._rng = rng
         self._dead: dict[int, float] = {}
         """When the slot of a dead worker is filled again."""
-        self._broker_since = time.monotonic()
+        self._broker_rests_until = time.monotonic() + BROKER_REST_SECONDS / 2
         make_marks(folder / "marks", count)
         self.workers = [Worker(index, kafka.url, folder, settings) for index in range(count)]
 
@@ -136,7 +137,7 @@ class Crew:
         """Whether the fault would hit a system at work, and not one that is busy with another fault."""
         frozen = any(worker.frozen for worker in self.workers)
         if fault.startswith("broker"):
-            return not frozen and time.monotonic() - self._broker_since > BROKER_REST_SECONDS
+            return not frozen and time.monotonic() > self._broker_rests_until
         return len(self._up()) > 1 and not (fault == "worker frozen" and frozen)
 
     def strike(self, fault: str, target: str) -> bool:
@@ -211,10 +212,7 @@ class Crew:
                 for worker in halted:
                     worker.go_on()
             if hit:
-                stop_kafka(self.kafka)  # waits for the end of one that was told to stop
-                time.sleep(self._rng.uniform(0.0, 2.0))
-                self.start_broker()
-                self._broker_since = time.monotonic()
+                self._restart_broker()
                 return True
         return False
 
@@ -225,8 +223,13 @@ class Crew:
         else:
             os.kill(self.kafka.pid, signal.SIGTERM)
 
-    def start_broker(self) -> None:
+    def _restart_broker(self) -> None:
+        began = time.monotonic()
+        stop_kafka(self.kafka)  # waits for the end of one that was told to stop
+        time.sleep(self._rng.uniform(0.0, 2.0))
         self.kafka = start_kafka(self.kafka.folder, port=self.kafka.port, tied=True, seconds=110.0)
+        now = time.monotonic()
+        self._broker_rests_until = now + max(BROKER_REST_SECONDS, 2 * (now - began))
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

@@ -153,8 +153,8 @@ def _story(crew: Crew, load: Load, found: Found, seconds: float) -> str:
     lines += [
         f"faults while a commit was on its way: {crew.in_the_end}",
         f"{runs} runs, {len(found.events)} events, {effects} effects, {found.epochs} epochs",
-        f"{len(load.accepted)} accepted commands, {load.unacknowledged} unacknowledged, rejected: {dict(found.rejected)}",
-        f"{moved['run.owned']} runs taken over, attempts: {moved['attempt.failed']} lost or failed, "
-        + f"{moved['attempt.returned']} handed back; checked in {seconds:.0f} s",
+        f"{len(load.accepted)} commands accepted, {load.unacknowledged} not, rejected: {dict(found.rejected)}",
+        f"{moved['run.owned']} runs taken over; attempts: {moved['attempt.failed']} failed, "  # noqa: ISC004 - one line
+        f"{moved['attempt.returned']} handed back; checked in {seconds:.0f} s",
     ]
     return "\n".join(f"chaos: {line}" for line in lines)
