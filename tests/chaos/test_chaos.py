@@ -42,6 +42,7 @@ SETTINGS = {
     "sweep_seconds": 4.0,
     "checkpoint_age_seconds": 3.0,
     "live_runs_max": 100,
+    "stop_seconds": 0.3,
 }
 WEIGHTS = {"worker killed": 6, "worker frozen": 3, "worker stopped": 2, "broker killed": 1, "broker restarted": 1}
 
