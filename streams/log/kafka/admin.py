@@ -171,6 +171,8 @@ class Admin:
         result: Future[int] = Future()
 
         def settle(answered: Future[Any]) -> None:
+            if not result.set_running_or_notify_cancel():
+                return  # whoever asked has given up
             error = answered.exception()
             if error is not None:
                 result.set_exception(error)

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 
 from streams.errors import Fenced, LogDamaged
 from streams.log.kafka.admin import STABLE_SECONDS, Admin
+from streams.log.kafka.asker import Asker
 from streams.log.kafka.clients import OnError
 from streams.log.kafka.consumer import Cursor, GroupConsumer
 from streams.log.kafka.lane import Lane
@@ -39,6 +40,7 @@ class KafkaMember:
         self._snapshot = GroupSnapshot(group, topic, None, {})
         self._cursors: dict[int, Cursor] = {}
         self._consumer = GroupConsumer(topic, make, self)
+        self._asker = Asker(group, topic, make)
         self._lane = Lane(f"member {group}")
 
     async def join(self, ownership: Ownership) -> None:
@@ -87,9 +89,7 @@ class KafkaMember:
 
     async def committed(self, partition: int) -> int | None:
         """The group's stable offset, asked for beside the member: its polls go on meanwhile."""
-        snapshot = self._snapshot
-        offsets = await self._admin.group_offsets(snapshot.group, snapshot.topic, [partition], seconds=STABLE_SECONDS)
-        return offsets.get(partition)
+        return await self._asker.stable_offset(partition, STABLE_SECONDS)
 
     async def close(self) -> None:
         """Give everything up and leave. An `Ownership` that fails on the way raises here, after leaving."""
@@ -101,6 +101,7 @@ class KafkaMember:
                 self._state = State.CLOSED
                 await self._lane.close(self._consumer.close, CLOSE_SECONDS)
         self._state = State.CLOSED
+        await self._asker.close()
 
     async def vanish(self) -> None:
         """Leave as a crash does: nobody is called."""
@@ -108,6 +109,7 @@ class KafkaMember:
             self._state = State.CLOSED
             self._consumer.silent = self._consumer.interrupted = True
             await self._lane.close(self._consumer.close, VANISH_SECONDS)
+        await self._asker.close()
 
     # -- told by the consumer's thread, run on the event loop -----------------------------------------------------
 
