@@ -11,16 +11,26 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench dist clean
+.PHONY: help install demo kafka-demo test check format bench dist clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 install: $(VENV)/.dev ## make .venv with streams and everything its developers need
 	@:
 
 demo: $(VENV)/.plain ## run the demo: two kills, one payment
 	@$(VENV)/bin/streams demo $(ARGS)
+
+# In a folder that goes with it. The traps take the broker down however the demo ends.
+kafka-demo: $(VENV)/.stack ## the same on a real Kafka, started for it and taken down again
+	@set -eu; folder=$$(mktemp -d); \
+	trap '$(PY) -m streams dev down --remove --folder "$$folder"; rm -rf "$$folder"' EXIT; \
+	trap 'exit 130' INT HUP TERM; \
+	echo "starting Kafka in $$folder"; \
+	stack=$$($(PY) -m streams dev up --json --folder "$$folder"); \
+	url=$$(echo "$$stack" | sed 's/.*"kafka": "\([^"]*\)".*/\1/'); \
+	$(PY) -m streams demo $(ARGS) --log "$$url"
 
 test: $(VENV)/.dev ## run every test
 	@$(PY) -m pytest $(ARGS)
@@ -47,7 +57,7 @@ clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find streams examples bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: .plain is what a user gets, .dev adds the tools and includes .plain. A python that is gone (upgraded or
+# The stamps: .plain is what a user gets, .stack adds Kafka, .dev adds the tools and includes both. A python that is gone (upgraded or
 # removed) makes .venv/bin/python a dangling link, which counts as missing, and everything is made anew.
 
 $(VENV)/.plain: pyproject.toml $(PY)
@@ -55,10 +65,15 @@ $(VENV)/.plain: pyproject.toml $(PY)
 	@$(PIP_INSTALL) --editable .
 	@touch $@
 
+$(VENV)/.stack: pyproject.toml $(PY)
+	@echo "installing streams, Kafka's client and what starts a broker into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[kafka,devstack]'
+	@touch $@ $(VENV)/.plain
+
 $(VENV)/.dev: pyproject.toml $(PY)
 	@echo "installing streams and its development tools into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.plain
+	@touch $@ $(VENV)/.plain $(VENV)/.stack
 
 $(PY):
 	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11 python); do \

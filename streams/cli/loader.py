@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 from streams.authoring.app import App
+from streams.authoring.declared import check_name
 from streams.errors import UsageError
 
-__all__ = ["load_app", "load_file"]
+__all__ = ["load_app", "load_file", "rename"]
 
 
 def load_app(target: str) -> App:
@@ -32,6 +33,16 @@ def load_app(target: str) -> App:
     there = f"it has {', '.join(f'{place}:{key}' for key in apps)}" if apps else "make one with app = App('NAME')"
     what = "has nothing of this name" if app is None else f"is {type(app).__name__}, no App"
     raise UsageError(f"{target}: {name!r} {what}; {there}")
+
+
+def rename(app: App, name: str | None) -> App:
+    """The app under another name where one is given: its topics and its group begin with that, so it shares nothing."""
+    if name is not None:
+        try:
+            app.name = check_name("app", name)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    return app
 
 
 def load_file(path: Path) -> ModuleType:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from streams.authoring.app import App
-from streams.cli.loader import load_app
+from streams.cli.loader import load_app, rename
 from streams.cli.logs import open_log
 from streams.cli.parser import Verbs, log_url
 from streams.cli.terminal import complain, console, note, print_json, safe
@@ -25,8 +25,9 @@ __all__ = ["add"]
 
 def add(verbs: Verbs) -> None:
     """Declare the verb."""
-    example = "streams worker examples/order.py:app"
-    parser = verbs.add("serve", "worker", _run, "run an app's workflows and tasks until stopped", example)
+    example = "streams worker examples/order.py:app\n  streams worker examples/order.py:app --app orders-test"
+    help_ = "run an app's workflows and tasks until stopped; --app runs it under another name, on topics of its own"
+    parser = verbs.add("serve", "worker", _run, help_, example)
     parser.add_argument("target", metavar="MODULE:APP", help="a file or a module, and the app in it")
     parser.add_argument(
         "--address", default="", help="where people find this worker, for its leases; its host if left out"
@@ -35,7 +36,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    app = load_app(args.target)
+    # Not STREAMS_APP: it says whom the other verbs mean, and must not move an app to other topics.
+    app = rename(load_app(args.target), getattr(args, "app", None))
     as_json = getattr(args, "json", False)
     calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -4,7 +4,7 @@ from streams.dev.kafka import Kafka, kill_kafka, read_kafka, start_kafka, stop_k
 from streams.dev.packages import kafka_classpath, tools_classpath
 from streams.dev.postgres import Postgres, start_postgres, stop_postgres
 from streams.dev.process import StackFailed
-from streams.dev.stack import FOLDER_DEFAULT, Stack, down, status, up
+from streams.dev.stack import FOLDER_DEFAULT, Stack, crashed, down, status, up
 
 __all__ = [
     "FOLDER_DEFAULT",
@@ -12,6 +12,7 @@ __all__ = [
     "Postgres",
     "Stack",
     "StackFailed",
+    "crashed",
     "down",
     "kafka_classpath",
     "kill_kafka",

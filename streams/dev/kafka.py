@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 import signal
 import subprocess
 import uuid
@@ -13,7 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streams.dev.packages import java, kafka_classpath
-from streams.dev.process import Process, StackFailed, end, free_port, is_alive, is_free, spawn, tail, wait_for
+from streams.dev.process import (
+    ENDED,
+    Process,
+    StackFailed,
+    answers,
+    end,
+    free_port,
+    is_alive,
+    is_free,
+    read_state,
+    spawn,
+    tail,
+    wait_for,
+    write_state,
+)
 
 __all__ = ["Kafka", "kill_kafka", "read_kafka", "start_kafka", "stop_kafka"]
 
@@ -86,6 +98,11 @@ class Kafka(NamedTuple):
         return is_alive(self.process)
 
     @property
+    def crashed(self) -> bool:
+        """Whether it has ended without having been stopped."""
+        return self.process != ENDED and not self.alive
+
+    @property
     def log(self) -> Path:
         """Where it writes what it does."""
         return self.folder / _LOG
@@ -109,7 +126,7 @@ def start_kafka(
     folder.mkdir(parents=True, exist_ok=True)
     last = read_kafka(folder)
     if last is not None and last.alive:
-        return last
+        return _ready(last, seconds)
     wanted = dict(settings) if settings is not None else dict(last.settings if last else {})
     classpath = kafka_classpath(*([say] if say else []))
     address = port or (last.port if last and is_free(last.port) else free_port())
@@ -118,25 +135,26 @@ def start_kafka(
     start = _size(folder / _LOG)
     process = spawn([java(), *_JVM, "-cp", classpath, "kafka.Kafka", str(config)], folder / _LOG, cwd=folder, tied=tied)
     kafka = Kafka(folder, process, address, wanted)
-    _write_state(kafka)
-    _wait_until_started(kafka, start, seconds)
+    try:
+        _write_state(kafka)
+        _wait_until_started(kafka, start, seconds)
+    except BaseException:
+        kill_kafka(kafka)  # whoever is interrupted here leaves no broker behind
+        raise
     return kafka
 
 
 def read_kafka(folder: Path) -> Kafka | None:
     """The broker that was last started in this folder, alive or not."""
-    try:
-        state = json.loads((folder / _STATE).read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise StackFailed(f"{folder / _STATE} cannot be read ({error}): delete the folder {folder}") from error
-    return Kafka(folder, Process(state["pid"], state["birth"]), state["port"], state["settings"])
+    state = read_state(folder / _STATE)
+    return Kafka(folder, state["process"], state["port"], state.get("settings", {})) if state else None
 
 
 def stop_kafka(kafka: Kafka) -> None:
     """Stop it in order; its data stays."""
     end(kafka.process, "Kafka", signal.SIGTERM, _STOP_SECONDS)
+    if kafka.folder.is_dir():
+        _write_state(kafka._replace(process=ENDED))
 
 
 def kill_kafka(kafka: Kafka) -> None:
@@ -178,8 +196,16 @@ def _wait_until_started(kafka: Kafka, start: int, seconds: float) -> None:
     if wait_for(settled, seconds) and kafka.alive:
         return
     came = "ended while it started" if not kafka.alive else f"was not ready after {seconds:.0f} s"
-    kill_kafka(kafka)
     raise StackFailed(f"Kafka {came}; its log {kafka.log} says: {tail(kafka.log, start)}")
+
+
+def _ready(kafka: Kafka, seconds: float) -> Kafka:
+    """A broker that runs, once it listens: another `up` may have started it a moment ago, and died."""
+    if not wait_for(lambda: answers(kafka.port) or not kafka.alive, seconds) or not kafka.alive:
+        raise StackFailed(
+            f"Kafka (process {kafka.pid}) runs but does not answer; its log {kafka.log} says: {tail(kafka.log)}"
+        )
+    return kafka
 
 
 def _says(log: Path, start: int, text: bytes) -> bool:
@@ -193,7 +219,4 @@ def _size(path: Path) -> int:
 
 
 def _write_state(kafka: Kafka) -> None:
-    state = {"pid": kafka.pid, "birth": kafka.process.birth, "port": kafka.port, "settings": dict(kafka.settings)}
-    part = kafka.folder / f"{_STATE}.{os.getpid()}"
-    part.write_text(json.dumps(state), "utf-8")
-    part.replace(kafka.folder / _STATE)
+    write_state(kafka.folder / _STATE, kafka.process, kafka.port, settings=dict(kafka.settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streams.dev.packages import postgres_programs
-from streams.dev.process import Process, StackFailed, end, free_port, is_alive, is_free, spawn, tail, wait_for
+from streams.dev.process import (
+    ENDED,
+    Process,
+    StackFailed,
+    end,
+    free_port,
+    is_alive,
+    is_free,
+    read_state,
+    spawn,
+    tail,
+    wait_for,
+    write_state,
+)
 from streams.errors import UsageError
 
 __all__ = ["Postgres", "read_postgres", "start_postgres", "stop_postgres"]
@@ -46,6 +58,16 @@ class Postgres(NamedTuple):
         """Whether its process is there."""
         return is_alive(self.process)
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it has ended without having been stopped."""
+        return self.process != ENDED and not self.alive
+
+    @property
+    def log(self) -> Path:
+        """Where it writes what it does."""
+        return self.folder / _LOG
+
 
 def start_postgres(folder: Path | str, *, tied: bool = False, seconds: float = 60.0) -> Postgres:
     """Start the server of this folder, or find it running. Its port stays the same from start to start."""
@@ -62,43 +84,52 @@ def start_postgres(folder: Path | str, *, tied: bool = False, seconds: float = 6
     options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
     process = spawn([str(programs / "postgres"), "-D", str(data), *options], log, cwd=folder, prefix=prefix, tied=tied)
     server = Postgres(folder, process, port)
-    (folder / _STATE).write_text(json.dumps({"pid": process.pid, "birth": process.birth, "port": port}), "utf-8")
-    address = ["-h", "127.0.0.1", "-p", str(port)]
-    ready = [str(programs / "pg_isready"), "-q", *address]
-    if not wait_for(lambda: not server.alive or _run(ready, log) == 0, seconds) or not server.alive:
-        stop_postgres(server)
-        raise StackFailed(f"PostgreSQL did not start; its log {log} says: {tail(log)}")
-    if not (folder / "database").exists():
-        if _run([str(programs / "createdb"), *address, "-U", _NAME, _NAME], log):
-            raise StackFailed(f"PostgreSQL's database could not be made; the log {log} says: {tail(log)}")
-        (folder / "database").touch()
+    try:
+        write_state(folder / _STATE, process, port)
+        _wait_until_ready(server, programs, seconds)
+    except BaseException:
+        end(process, "PostgreSQL", signal.SIGINT, _STOP_SECONDS)  # whoever is interrupted here leaves no server behind
+        raise
     return server
 
 
 def read_postgres(folder: Path) -> Postgres | None:
     """The server that was last started in this folder, alive or not."""
-    try:
-        state = json.loads((folder / _STATE).read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise StackFailed(f"{folder / _STATE} cannot be read ({error}): delete the folder {folder}") from error
-    return Postgres(folder, Process(state["pid"], state["birth"]), state["port"])
+    state = read_state(folder / _STATE)
+    return Postgres(folder, state["process"], state["port"]) if state else None
 
 
 def stop_postgres(server: Postgres) -> None:
     """Stop it in order (SIGINT: connections are cut, nothing is lost); its data stays."""
     end(server.process, "PostgreSQL", signal.SIGINT, _STOP_SECONDS)
+    if server.folder.is_dir():
+        write_state(server.folder / _STATE, ENDED, server.port)
+
+
+def _wait_until_ready(server: Postgres, programs: Path, seconds: float) -> None:
+    log = server.folder / _LOG
+    address = ["-h", "127.0.0.1", "-p", str(server.port)]
+    ready = [str(programs / "pg_isready"), "-q", *address]
+    if not wait_for(lambda: not server.alive or _run(ready, log) == 0, seconds) or not server.alive:
+        raise StackFailed(f"PostgreSQL did not start; its log {log} says: {tail(log)}")
+    if not (server.folder / "database").exists():
+        if _run([str(programs / "createdb"), *address, "-U", _NAME, _NAME], log):
+            raise StackFailed(f"PostgreSQL's database could not be made; the log {log} says: {tail(log)}")
+        (server.folder / "database").touch()
 
 
 def _initialise(data: Path, prefix: Sequence[str]) -> None:
-    data.mkdir(mode=0o700, exist_ok=True)
+    """Made beside and moved: what is interrupted half-way must not pass for a database."""
+    part = data.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700)
     if prefix:
-        os.chown(data, _NOBODY, -1)
+        os.chown(part, _NOBODY, -1)
     log = data.parent / _LOG
-    command = [*prefix, str(postgres_programs() / "initdb"), "-D", str(data), "-U", _NAME, "--auth=trust"]
+    command = [*prefix, str(postgres_programs() / "initdb"), "-D", str(part), "-U", _NAME, "--auth=trust"]
     if _run([*command, "--encoding=UTF8", "--locale=C", "--no-sync"], log):
         raise StackFailed(f"PostgreSQL's data could not be made in {data}: {tail(log)}")
+    part.rename(data)
 
 
 def _not_as_root() -> list[str]:

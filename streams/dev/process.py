@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,11 +11,25 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streams.errors import StreamsError
 
-__all__ = ["Process", "StackFailed", "end", "free_port", "is_alive", "is_free", "spawn", "tail", "wait_for"]
+__all__ = [
+    "ENDED",
+    "Process",
+    "StackFailed",
+    "answers",
+    "end",
+    "free_port",
+    "is_alive",
+    "is_free",
+    "read_state",
+    "spawn",
+    "tail",
+    "wait_for",
+    "write_state",
+]
 
 _LOOK_SECONDS = 0.03
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
@@ -30,6 +45,30 @@ class Process(NamedTuple):
 
     pid: int
     birth: str
+
+
+ENDED = Process(0, "")
+"""Stands where a process was that was stopped in order."""
+
+
+def read_state(file: Path) -> dict[str, Any] | None:
+    """What was last written down about a server; None where nothing was."""
+    try:
+        state: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return {**state, "process": Process(int(state["pid"]), str(state["birth"])), "port": int(state["port"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StackFailed(
+            f"{file} cannot be read ({error}): end the server by hand if it runs, and delete the folder {file.parent}"
+        ) from error
+
+
+def write_state(file: Path, process: Process, port: int, **more: Any) -> None:
+    """Write it down in one step: who reads it finds all or what was there before."""
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps({"pid": process.pid, "birth": process.birth, "port": port, **more}), "utf-8")
+    part.replace(file)
 
 
 def spawn(command: Sequence[str], log: Path, *, cwd: Path, prefix: Sequence[str] = (), tied: bool = False) -> Process:
@@ -89,6 +128,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def is_free(port: int) -> bool:

@@ -13,7 +13,7 @@ from streams.dev.kafka import Kafka, read_kafka, start_kafka, stop_kafka
 from streams.dev.postgres import Postgres, read_postgres, start_postgres, stop_postgres
 from streams.dev.process import StackFailed
 
-__all__ = ["FOLDER_DEFAULT", "Stack", "down", "status", "up"]
+__all__ = ["FOLDER_DEFAULT", "Stack", "crashed", "down", "status", "up"]
 
 FOLDER_DEFAULT = ".streams-dev"
 _KAFKA, _POSTGRES, _IGNORE, _LOCK = "kafka", "postgres", ".gitignore", "lock"
@@ -34,13 +34,19 @@ class Stack(NamedTuple):
 
 
 def up(folder: Path | str, *, postgres: bool = False, say: Callable[[str], None] | None = None) -> Stack:
-    """Start what is not running. `say` gets a line when something takes long."""
+    """Start what is not running, all of it or nothing. `say` gets a line when something takes long."""
     folder = Path(folder).absolute()
     _make(folder)
     with _locked(folder):
+        before = _running(folder)
         kafka = start_kafka(folder / _KAFKA, say=say)
-        wanted = start_postgres(folder / _POSTGRES) if postgres else None
-        return Stack(kafka, wanted or _running(folder).postgres)
+        try:
+            wanted = start_postgres(folder / _POSTGRES) if postgres else before.postgres
+        except BaseException:
+            if before.kafka is None:
+                stop_kafka(kafka)  # all or nothing, also for who presses Ctrl-C
+            raise
+        return Stack(kafka, wanted)
 
 
 def down(folder: Path | str, *, remove: bool = False) -> Stack:
@@ -62,6 +68,14 @@ def down(folder: Path | str, *, remove: bool = False) -> Stack:
 def status(folder: Path | str) -> Stack:
     """What runs now."""
     return _running(Path(folder).absolute())
+
+
+def crashed(folder: Path | str) -> list[tuple[str, Path]]:
+    """The servers that ended without having been stopped, each with its log."""
+    folder = Path(folder).absolute()
+    kafka, postgres = read_kafka(folder / _KAFKA), read_postgres(folder / _POSTGRES)
+    found = [("Kafka", kafka.log)] if kafka and kafka.crashed else []
+    return found + ([("PostgreSQL", postgres.log)] if postgres and postgres.crashed else [])
 
 
 def _running(folder: Path) -> Stack:

@@ -186,7 +186,7 @@ class Owner:
         # 4, 5: the lease, then a claim of its own.
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
-        check_number(number, engine.partitions)
+        check_number(number, worker.engine.partitions)
         partition.topic_id = worker.topic_ids[topics.commands]
         self._check_topic_id(partition, lease)
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
@@ -200,7 +200,7 @@ class Owner:
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)
-        check_keys(partition, engine.partitions)
+        check_keys(partition, worker.engine.partitions)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
         _check_applied(number, partition.applied, await log.span(topics.commands, number))
         return found, commands

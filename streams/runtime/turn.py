@@ -348,7 +348,7 @@ class Turn:
     def stamp(self, offsets: list[int]) -> None:
         """Note between which readings of the clock each lease was written."""
         for number, index in self.leases.items():
-            self.partitions[number].stamp = Stamp(offsets[index], self._now, self.engine.clock.now_us())
+            self.partitions[number].stamp = Stamp(offsets[index], self.now, self.engine.clock.now_us())
 
     def adopt(self, offsets: list[int]) -> None:
         """The turn is committed: its states are the states now."""

@@ -36,7 +36,7 @@ async def tell(play: Play) -> Ending:
     async with play.opened("order"):
         port = await _provider(stage)
         worker = stage.worker(1, "order")
-        say.step(f"The provider of stock and payments runs on port {port}; worker 1 runs the app `orders`.")
+        say.step(f"The provider of stock and payments runs on port {port}; worker 1 runs the app `{play.app}`.")
         await play.start("order", RUN, ORDER)
         question = await play.asked(RUN, worker)
         say.step(
@@ -44,7 +44,10 @@ async def tell(play: Play) -> Ending:
             note="It is above the limit, so it asks a person and waits. A waiting run holds no worker.",
         )
         stage.kill(worker)
-        say.kill(f"kill -9 {worker.pid}: worker 1 is gone.", note="Nobody is at work now. The question is in the log.")
+        say.kill(
+            f"kill -9 {worker.pid}: worker 1 is gone.",
+            note=f"Nobody is at work now. The question is in the log.{play.silence}",
+        )
         approved = await play.answer(RUN, question)
         worker = await (_pay(play, port) if approved else _decline(play))
         ended = await play.ended(RUN, worker)
@@ -104,7 +107,7 @@ async def _ending(play: Play, port: int, ended: dict[str, Any], *, approved: boo
     )
     play.narrator.facts(
         "what left through the log",
-        {"orders.effects.shipments": "1 message" if effects == 1 else f"{effects} messages"},
+        {f"{play.app}.effects.shipments": "1 message" if effects == 1 else f"{effects} messages"},
     )
     facts = {
         **ended,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from streams.authoring.app import App
 from streams.cli.demo.narrator import Narrator
 from streams.cli.demo.stage import Child, Stage
-from streams.cli.loader import load_file
+from streams.cli.loader import load_file, rename
 from streams.cli.logs import open_log
 from streams.cli.render import history_lines
 from streams.client import Client, RunView
@@ -53,7 +54,7 @@ class Play:
     async def opened(self, example: str) -> AsyncIterator[Any]:
         """The log with the topics of the example, and the example's module."""
         module = load_file(self.stage.examples / f"{example}.py")
-        self._app = module.app
+        self._app = rename(module.app, self._name(module.app))
         self._log = await open_log(self.stage.url)
         try:
             await ensure_topics(self._log, topics_of(self._app.name, self._app.effects), PARTITIONS)
@@ -61,6 +62,23 @@ class Play:
                 yield module
         finally:
             await self._log.close()
+
+    def _name(self, app: App) -> str | None:
+        """On a log that others use each demo has topics of its own: the next one must not find this one's runs."""
+        if self.stage.shared and self.stage.app is None:
+            self.stage.app = f"{app.name}-{secrets.token_hex(3)}"
+        return self.stage.app
+
+    @property
+    def app(self) -> str:
+        """The name under which the example runs."""
+        return self._app.name
+
+    @property
+    def silence(self) -> str:
+        """Why nothing happens for a while after a kill, where it is long enough to wonder about."""
+        kafka = self.stage.url.startswith("kafka:")
+        return " Kafka takes it for dead when its session is over, after 6 s by default." if kafka else ""
 
     async def start(self, workflow: str, run_id: str, value: object) -> None:
         await self._client.start(workflow, value, run_id=run_id)
@@ -97,6 +115,9 @@ class Play:
         """Show what happened."""
         entries = timeline(await self._client.history(run_id), self._client.values.codec)
         self.narrator.table("what happened", history_lines(entries))
+        if self.stage.shared:
+            command = f"streams show {run_id} --app {self.app} --log '{self._log.url}'"
+            self.narrator.facts("the run stays in the log", {"look at it": command})
 
     async def effects(self) -> int:
         """How many effect messages are in the log."""

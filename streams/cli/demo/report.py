@@ -28,7 +28,7 @@ async def tell(play: Play) -> Ending:
     stage.environment["REPORTS_DB"] = os.environ["REPORTS_DB"] = database
     async with play.opened("report") as module:
         worker = stage.worker(1, "report")
-        say.step("Worker 1 runs the app `reports`.")
+        say.step(f"Worker 1 runs the app `{play.app}`.")
         await play.start("report", RUN, INPUT)
         question = await play.asked(RUN, worker)
         say.step(
@@ -36,7 +36,10 @@ async def tell(play: Play) -> Ending:
             note="Before it is stored, a person is asked. A waiting run holds no worker.",
         )
         stage.kill(worker)
-        say.kill(f"kill -9 {worker.pid}: worker 1 is gone.", note="Nobody is at work now. The question is in the log.")
+        say.kill(
+            f"kill -9 {worker.pid}: worker 1 is gone.",
+            note=f"Nobody is at work now. The question is in the log.{play.silence}",
+        )
         approved = await play.answer(RUN, question)
         worker = await (_write(play, module.stored) if approved else _drop(play))
         ended = await play.ended(RUN, worker)

@@ -75,8 +75,10 @@ class Child:
 class Stage:
     """Starts processes and waits for things to happen, never for long."""
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(self, folder: Path, url: str | None = None, app: str | None = None) -> None:
         self.folder = folder
+        self.shared = url is not None
+        self.app = app
         self.examples = examples_folder()
         self.url = url or f"sqlite:///{folder / 'streams.db'}?session_timeout_ms=1000"
         self.environment: dict[str, str] = {"PYTHONUNBUFFERED": "1", "STREAMS_CRASH_AT": ""}
@@ -93,8 +95,8 @@ class Stage:
     def worker(self, number: int, example: str, *, crash_at: str = "") -> Child:
         """A worker of the example; with `crash_at` it is killed at that point of its own accord."""
         target = f"{self.examples / example}.py:app"
-        name = f"worker {number}"
-        return self.start(name, "-m", "streams", "worker", target, "--log", self.url, crash_at=crash_at)
+        command = ["-m", "streams", "worker", target, "--log", self.url]
+        return self.start(f"worker {number}", *command, *(["--app", self.app] if self.app else []), crash_at=crash_at)
 
     def kill(self, child: Child) -> None:
         """Kill -9, and count it."""

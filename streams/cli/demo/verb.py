@@ -38,7 +38,7 @@ def _run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     with tempfile.TemporaryDirectory(prefix="streams-demo-") as folder:
-        stage = Stage(Path(folder), getattr(args, "log", None))
+        stage = Stage(Path(folder), getattr(args, "log", None), getattr(args, "app", None))
         try:
             ending = asyncio.run(_STORIES[args.story](Play(stage, narrator, args.approve)))
         finally:

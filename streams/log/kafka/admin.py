@@ -15,11 +15,12 @@ from confluent_kafka import (
     KafkaException,
     TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from streams.errors import LogUnavailable, UsageError
-from streams.log.kafka.failures import MISSING, STALE, UNSTABLE, code_of, error_of, sort
+from streams.log.kafka.failures import MISSING, OLDEST, STALE, UNSTABLE, code_of, error_of, sort
 from streams.log.port import Isolation, NewRecord, Span, TopicInfo, TopicSpec
 
 __all__ = ["Admin"]
@@ -27,6 +28,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 REPLICAS = "replication.factor"
+NO_ID = str(Uuid(0, 0))
 REQUEST_SECONDS = 10.0
 APPEAR_SECONDS = 10.0
 STABLE_SECONDS = 60.0
@@ -74,6 +76,7 @@ class Admin:
         found = {name: topic for name, topic in (await self._topics(names)).items() if topic is not None}
         if not found:
             return {}
+        _refuse_without_ids(found)
         resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in found}
         futures = self._client.describe_configs(list(resources.values()), request_timeout=REQUEST_SECONDS)
         configs: dict[str, dict[str, str]] = {}
@@ -286,6 +289,19 @@ def _new_topic(spec: TopicSpec, replication_factor: int) -> NewTopic:
 
 def _is_led(topic: Any) -> bool:
     return all(partition.leader is not None and partition.leader.id >= 0 for partition in topic.partitions)
+
+
+def _refuse_without_ids(topics: Mapping[str, Any]) -> None:
+    """A topic without an id cannot be told from one that was created again under its name.
+
+    Such a broker may also be one that ignores the group metadata of a commit: then nothing fences.
+    """
+    for name, topic in topics.items():
+        if str(topic.topic_id) == NO_ID:
+            raise UsageError(
+                f"the broker gives topic {name} no id, as brokers before version {OLDEST} do; streams needs brokers of "
+                f"version {OLDEST} or later (and inter.broker.protocol.version not set to an earlier one)"
+            )
 
 
 def _info(name: str, topic: Any, config: Mapping[str, str]) -> TopicInfo:

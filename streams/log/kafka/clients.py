@@ -139,7 +139,7 @@ class Clients:
             found = sort(error_of(raised), f"asking Kafka at {self.settings.servers}")
             if self._denied is not None or isinstance(found, UsageError):
                 raise self._denied or found from raised
-            return self._said or words(error_of(raised))
+            return self._said or f"nothing that speaks Kafka answers there ({words(error_of(raised))})"
         return None
 
     def _conf(self, role: Mapping[str, Any], leave_out: AbstractSet[str], client_id: str) -> dict[str, Any]:
@@ -147,6 +147,8 @@ class Clients:
 
     def _on_error(self, error: KafkaError) -> None:
         self._said = words(error)
+        if error.code() == KafkaError._BAD_MSG:
+            self._said = f"what answers there does not speak Kafka ({self._said})"
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self._denied = UsageError(f"Kafka at {self.settings.servers} does not let this client in: {self._said}")
 

@@ -19,6 +19,8 @@ __all__ = [
     "FENCED",
     "MISSING",
     "NAMELESS",
+    "OLDEST",
+    "PURGED",
     "RAISED",
     "STALE",
     "UNSTABLE",
@@ -66,6 +68,9 @@ UNWRITABLE = frozenset(
 )
 """No repeat could ever write the record."""
 
+PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
+"""The client has thrown a record away because of something else that has failed."""
+
 MISSING = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -77,16 +82,20 @@ MISSING = frozenset(
 _TOO_LARGE = frozenset({KafkaError.INVALID_MSG_SIZE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
 
-_DENIED = frozenset(
-    {
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
-)
+_RIGHTS = {
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Create on the cluster, or on topics that begin with `APP.`",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Read on the group APP.workers",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+        "Describe, DescribeConfigs, Read and Write (and Create where they are missing) on topics that begin with `APP.`"
+    ),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Describe and Write on transactional ids that begin with `APP/`",
+}
+"""What an app called APP needs, by the error that says that it is missing."""
+
+_UNKNOWN_USER = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION})
+
+OLDEST = "2.8"
+"""The first version of Kafka whose topics have ids; the fence of commits (KIP-447) came with 2.5."""
 _TOO_OLD = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
 _OUTSIDE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
 
@@ -133,10 +142,12 @@ def sort(error: KafkaError, doing: str) -> StreamsError:
         return Fenced(text)
     if code in STALE:
         return CommitAborted(text)
-    if code in _DENIED:
-        return UsageError(f"{text}; check the credentials, and the rights that this user has at the broker")
+    if code in _RIGHTS:
+        return UsageError(f"{text}; this user needs the right at the broker: {_RIGHTS[code]}")
+    if code in _UNKNOWN_USER:
+        return UsageError(f"{text}; check sasl.username and sasl.password")
     if code in _TOO_OLD:
-        return UsageError(f"{text}; streams needs brokers of version 2.5 or later")
+        return UsageError(f"{text}; streams needs brokers of version {OLDEST} or later")
     if code in UNWRITABLE:
         return SendRefused(text, code=run_code(error))
     if code in _OUTSIDE:

@@ -9,7 +9,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from streams.errors import CommitAborted, LogUnavailable, SendRefused, StreamsError
-from streams.log.kafka.failures import MISSING, UNWRITABLE, refused_by_client, run_code, sort, words
+from streams.log.kafka.failures import MISSING, PURGED, UNWRITABLE, refused_by_client, run_code, sort, words
 from streams.log.port import NewRecord
 
 __all__ = ["Reports", "produce"]
@@ -42,6 +42,11 @@ class Reports:
     def refused_by_broker(self) -> bool:
         """Whether a broker has refused a record."""
         return any(error.code() > 0 for _, error in self.failures)
+
+    @property
+    def purged(self) -> bool:
+        """Whether records failed only because the client threw them away."""
+        return bool(self.failures) and all(error.code() in PURGED for _, error in self.failures)
 
     def expect(self, index: int) -> partial[None]:
         """The callback for the record at `index`."""

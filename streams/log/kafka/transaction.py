@@ -162,6 +162,8 @@ class Transactor:
     def _aborted(self, raised: Exception, reports: Reports, records: Sequence[NewRecord]) -> Exception:
         """Abort, and find the error that says what the caller must do."""
         error = None if isinstance(raised, StreamsError) else self._named(error_of(raised))
+        if error is None and reports.purged:
+            error = self._why_purged()
         if self._is_fenced(error, reports):
             self._move(State.FENCED)
             self._drop()
@@ -184,6 +186,15 @@ class Transactor:
         except RAISED as again:
             return error_of(again)
         return error
+
+    def _why_purged(self) -> KafkaError | None:
+        """What has failed a transaction whose records were thrown away: any call that is out of place tells it."""
+        try:
+            self._client.begin_transaction()
+        except RAISED as again:
+            error = error_of(again)
+            return error if error.txn_requires_abort() or error.fatal() else None
+        return None
 
     def _is_fenced(self, error: KafkaError | None, reports: Reports) -> bool:
         failures = [failure for _, failure in reports.failures]
