@@ -60,6 +60,15 @@ class _Closed:
     async def close(self, last: Any, seconds: float) -> None: ...
 
 
+async def waits_before_its_claim(lab: KafkaLab, running: Running, partition: int) -> None:
+    """It says so after a second, and goes on waiting."""
+    await until(lambda: "ending the open transaction" in message(running))
+    await asyncio.sleep(0.3)
+    assert partition not in running.owned
+    written = await lab.leases(partition, "read_uncommitted")
+    assert all(lease.owner != "w2" for lease in written), "the claim was written before the ends were visible"
+
+
 # -- acquire, step by step ---------------------------------------------------------------------------------------------
 
 
@@ -90,8 +99,7 @@ async def test_f02_steps_2_and_3_wait_for_events_whose_markers_are_late(lab: Kaf
     event = Event(run_id, f"{run_id}@{offset}", None, 1, None, offset, 1, body)
     pending = await foreign(lab, [NewRecord(lab.topics.events, 1, run_id.encode(), encode_event(event))])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.worker.owner.partitions[1].applied == offset + 1
@@ -116,8 +124,7 @@ async def test_f02_steps_2_and_3_wait_for_checkpoints_whose_markers_are_late(lab
     data = encode_checkpoint(Damaged(run_id, 0, "written by the last owner"))
     pending = await foreign(lab, [NewRecord(lab.topics.checkpoints, 1, run_id.encode(), data)])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.told.heard("run_blocked", run_id, "RUN_DAMAGED")
@@ -133,8 +140,7 @@ async def test_f02_steps_2_to_4_wait_for_a_lease_whose_marker_is_late(lab: Kafka
     lease = encode_lease(last._replace(epoch=40, owner="late", transactional_ids=(), released=False))
     pending = await foreign(lab, [NewRecord(lab.topics.leases, 1, b"1", lease)])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.worker.owner.partitions[1].epoch == 41

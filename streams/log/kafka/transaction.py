@@ -178,7 +178,7 @@ class Transactor:
 
     def _abort(self, reports: Reports) -> None:
         """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        if not self._is_aborted(reports) or not reports.all_from_broker:
+        if not self._is_aborted(reports) or not reports.all_taken:
             self._move(State.WORN)
             self._drop()
 
