@@ -124,7 +124,7 @@ def test_f22_a_broker_that_restarts_while_a_producer_is_initialised_is_waited_fo
         down.set()
         await asyncio.sleep(3.0)
         await asyncio.to_thread(
-            lambda: start_kafka(own_kafka.folder, port=own_kafka.port, settings=own_kafka.settings, tied=False)
+            lambda: start_kafka(own_kafka.folder, port=own_kafka.port, settings=own_kafka.settings, tied=False, seconds=110.0)
         )
         with suppress(LogUnavailable):
             await lab.history.read()
