@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -49,6 +50,7 @@ __all__ = ["PartitionRefused", "Worker"]
 _POLL_SECONDS = 0.2
 _UNAVAILABLE_SECONDS = 0.05
 _CUT_OFF_SECONDS = 5.0
+_SAY_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -175,16 +177,16 @@ class Worker:
 
     async def _poll_loop(self) -> None:
         settings = self.engine.settings
-        away = False
+        said = -math.inf
         while self._polling:
             while len(self._inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
                 await asyncio.sleep(0.005)
             try:
                 batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
             except LogUnavailable as error:
-                if not away:
+                if (now := self.engine.clock.monotonic()) - said > _SAY_SECONDS:
+                    said = now
                     self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
-                away = True
                 await asyncio.sleep(0.5)
                 continue
             except LogDamaged as error:
@@ -193,7 +195,6 @@ class Worker:
                 async with self.turn_lock:
                     await self.owner.all_again()
                 continue
-            away = False
             self._polled.set()
             partitions = self.owner.partitions
             places = ((partitions.get(record.partition), record) for record in batch.records)

@@ -14,7 +14,7 @@ from streams.errors import LogUnavailable
 from streams.kernel import bodies as ev
 from tests.broker import SETTINGS as BROKER
 from tests.kafka.apps import app, gate
-from tests.kafka.lab import PARTITIONS, SETTINGS, KafkaLab, hang, kafka_case, kafka_lab
+from tests.kafka.lab import PARTITIONS, SETTINGS, KafkaLab, hang, kafka_case, kafka_lab, leave_open
 from tests.runtime.history import resume, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
@@ -124,7 +124,9 @@ def test_f22_a_broker_that_restarts_while_a_producer_is_initialised_is_waited_fo
         down.set()
         await asyncio.sleep(3.0)
         await asyncio.to_thread(
-            lambda: start_kafka(own_kafka.folder, port=own_kafka.port, settings=own_kafka.settings, tied=False, seconds=110.0)
+            lambda: start_kafka(
+                own_kafka.folder, port=own_kafka.port, settings=own_kafka.settings, tied=False, seconds=110.0
+            )
         )
         with suppress(LogUnavailable):
             await lab.history.read()
@@ -157,7 +159,7 @@ async def test_f22_two_workers_that_settle_one_dead_owner_at_the_same_moment_bot
     await until(lambda: left)
     assert len(left[0].offsets()) == PARTITIONS
     dead = first.worker.producer.id
-    first.worker.producer._lane = asyncio.Lock()  # type: ignore[attr-defined] - it dies with its transaction open
+    leave_open(first.worker.producer)
     await first.kill()
     both = [await lab.worker(owns=0), await lab.worker(owns=0)]
     await asyncio.gather(*(running.owns(2) for running in both))

@@ -16,7 +16,7 @@ from streams.runtime import owner as owner_module
 from streams.runtime.partition import Partition
 from streams.wire.records import Damaged, Lease, encode_checkpoint, encode_event, encode_lease
 from tests.kafka.apps import app, gate
-from tests.kafka.lab import PARTITIONS, KafkaLab, Running, foreign, hang, kafka_case
+from tests.kafka.lab import PARTITIONS, KafkaLab, Running, foreign, hang, kafka_case, leave_open
 from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,19 +45,9 @@ async def die_with(lab: KafkaLab, running: Running, records: Sequence[NewRecord]
     producer: Any = worker.producer
     async with worker.turn_lock:
         await hang(producer, worker.member.snapshot(), records, offsets)
-        producer._lane, dead = _Closed(), producer._lane
-    lab.log._producers.append(producer)
+        dead = leave_open(producer)
     await running.kill()
     return producer, dead
-
-
-class _Closed:
-    """Keeps the log from closing a client whose transaction a test leaves open."""
-
-    async def run(self, job: Any) -> None:
-        raise AssertionError("this producer is dead")
-
-    async def close(self, last: Any, seconds: float) -> None: ...
 
 
 async def waits_before_its_claim(lab: KafkaLab, running: Running, partition: int) -> None:
@@ -298,12 +288,13 @@ async def test_f02_what_an_owner_left_open_before_its_commit_is_ended_and_its_co
     async def never_ends(snapshot: GroupSnapshot, turn: Any) -> Any:
         taken.append(turn)
         await hang(first.worker.producer, snapshot, turn.records, turn.offsets())
-        first.worker.producer._lane = _Closed()
+        leave_open(first.worker.producer)
+        taken.append(None)
         await asyncio.sleep(3600)
 
     first.worker.commit = never_ends  # type: ignore[method-assign]
     await lab.history.send(run_id, resume("yes"))
-    await until(lambda: taken and isinstance(first.worker.producer._lane, _Closed))
+    await until(lambda: len(taken) == 2)
     dead = first.worker.producer.id
     await first.kill()
     second = await lab.worker()
