@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streams.kernel import bodies as ev
 from streams.kernel.commands import Cancel, Command
@@ -76,6 +76,7 @@ class Turn:
         self.leases: dict[int, int] = {}
         """Which record is the lease of a partition."""
         self._damages: list[Damage] = []
+        self._stopped: Mapping[tuple[int, str], Stop] = {}
         self._slots = slots
         self._envs: dict[int, Env] = {}
         self.now = engine.clock.now_us()
@@ -88,6 +89,7 @@ class Turn:
         `stopped` names runs to be blocked instead, with the reason.
         """
         taken = 0
+        self._stopped = stopped or {}
         with self.engine.guard.hidden():
             for item in items:
                 if self.bytes > self.engine.settings.turn_bytes_max:
@@ -95,9 +97,9 @@ class Turn:
                 taken += 1
                 self.partitions[item.partition.number] = item.partition
                 if isinstance(item, Arrived):
-                    self._arrived(item.partition, item.record, stopped or {})
+                    self._arrived(item.partition, item.record)
                 elif isinstance(item, Happened):
-                    self._happened(item.partition, item.run_id, item.input, stopped or {})
+                    self._happened(item.partition, item.run_id, item.input)
                 elif isinstance(item, Damage):
                     self._note_damage(item)
         # Sweeps come last: a checkpoint made before other inputs of the turn would not cover what they lead to.
@@ -107,7 +109,7 @@ class Turn:
         self._checkpoints()
         return taken
 
-    def _arrived(self, partition: Partition, record: Record, stopped: dict[tuple[int, str], Stop]) -> None:
+    def _arrived(self, partition: Partition, record: Record) -> None:
         if record.offset < self.applied.get(partition.number, partition.applied):
             self.skipped[partition.number] = self.skipped.get(partition.number, 0) + 1
             return
@@ -120,7 +122,7 @@ class Turn:
             if hot is not None and hot.damaged is not None and (partition.number, command.run_id) not in self.working:
                 self._damaged(partition, record, hot, command)
             else:
-                self._happened(partition, command.run_id, command, stopped)
+                self._happened(partition, command.run_id, command)
         self.applied[partition.number] = record.offset + 1
 
     def _decode(self, partition: Partition, record: Record) -> Command:
@@ -148,13 +150,13 @@ class Turn:
             working = self.working[partition.number, run_id] = Working(partition, hot)
         return working
 
-    def _happened(self, partition: Partition, run_id: str, input_: Input, stopped: dict[tuple[int, str], Stop]) -> None:
+    def _happened(self, partition: Partition, run_id: str, input_: Input) -> None:
         working = self._working(partition, run_id, input_)
         if working is None:
             return
         if working.run.seq == 0 and isinstance(input_, Command):
             working.run = blank(run_id, input_.offset)
-        decision = self._decide(working, input_, stopped.get((partition.number, run_id)))
+        decision = self._decide(working, input_, self._stopped.get((partition.number, run_id)))
         try:
             encoded = encode_events(decision.events)
         except Unwritable as unwritable:
@@ -296,9 +298,11 @@ class Turn:
     def checkpoint(self, working: Working) -> None:
         """Write the state of a run as it is after the turn, unless no record can hold it."""
         data = encode_checkpoint(working.run)
-        if len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
+        refused = (working.partition.number, working.run.run_id) in self._stopped
+        if refused or len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
+            limit = "may be what the log refuses" if refused else "is over the limit of a record"
             self.engine.observer.message(
-                f"run {working.run.run_id}: its checkpoint of {len(data)} bytes is over the limit of a record and is "
+                f"run {working.run.run_id}: its checkpoint of {len(data)} bytes {limit} and is "
                 "not written; the run is restored from its events until it has shrunk"
             )
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar
@@ -32,6 +32,7 @@ from streams.runtime.blame import blame
 from streams.runtime.closing import close_producer, drain, leave_group
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
+from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.outgoing import Stop
 from streams.runtime.owner import Owner
@@ -49,6 +50,7 @@ __all__ = ["PartitionRefused", "Worker"]
 _POLL_SECONDS = 0.2
 _UNAVAILABLE_SECONDS = 0.05
 _CUT_OFF_SECONDS = 5.0
+_SAY_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -90,8 +92,7 @@ class Worker:
         self.dispatcher = Dispatcher(self.engine, self.put)
         self.timers = Timers(self.engine.clock, self._fire)
         self._strict = strict
-        self._inbox: deque[Item] = deque()
-        self._wake = asyncio.Event()
+        self._inbox = Inbox()
         self._polled = asyncio.Event()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -157,14 +158,11 @@ class Worker:
 
     def put(self, item: Item) -> None:
         """Give the next turn an input."""
-        self._inbox.append(item)
-        self._wake.set()
+        self._inbox.put([item])
 
     def take_finished(self, partitions: set[int]) -> list[Item]:
         """Remove and return what waits for turns of these partitions."""
-        taken = [item for item in self._inbox if item.partition.number in partitions]
-        self._inbox = deque(item for item in self._inbox if item.partition.number not in partitions)
-        return taken
+        return self._inbox.take_of(partitions)
 
     def _fire(self, partition: Partition, run_id: str, op_id: str) -> None:
         hot = partition.runs.get(run_id)
@@ -178,16 +176,16 @@ class Worker:
 
     async def _poll_loop(self) -> None:
         settings = self.engine.settings
-        away = False
+        said = -math.inf
         while self._polling:
             while len(self._inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
                 await asyncio.sleep(0.005)
             try:
                 batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
             except LogUnavailable as error:
-                if not away:
+                if (now := self.engine.clock.monotonic()) - said > _SAY_SECONDS:
+                    said = now
                     self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
-                away = True
                 await asyncio.sleep(0.5)
                 continue
             except LogDamaged as error:
@@ -196,15 +194,10 @@ class Worker:
                 async with self.turn_lock:
                     await self.owner.all_again()
                 continue
-            away = False
             self._polled.set()
             partitions = self.owner.partitions
-            for record in batch.records:
-                partition = partitions.get(record.partition)
-                if partition is not None and partition.running:
-                    self._inbox.append(Arrived(partition, record))
-            if batch.records:
-                self._wake.set()
+            places = ((partitions.get(record.partition), record) for record in batch.records)
+            self._inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property
     def busy(self) -> bool:
@@ -235,7 +228,7 @@ class Worker:
 
     async def _turn_loop(self) -> None:
         while True:
-            await self._wake.wait()
+            await self._inbox.filled.wait()
             redo = False
             async with self.turn_lock:
                 await self._patiently(self.trust_producer)
@@ -251,22 +244,14 @@ class Worker:
 
     def _next_items(self, snapshot: GroupSnapshot) -> list[Item]:
         """What waits, without that of partitions which this worker does not own (any more): they begin anew."""
-        self._wake.clear()
         items: list[Item] = []
         dropped: list[Item] = []
-        while self._inbox and len(items) < self.engine.settings.turn_inputs_max:
-            item = self._inbox.popleft()
+        for item in self._inbox.take(self.engine.settings.turn_inputs_max):
             partition = item.partition
             owned = partition.running and snapshot.owned.get(partition.number) == partition.incarnation
             (items if owned else dropped).append(item)
         self.dispatcher.settle(dropped)
-        self._put_back([])
         return items
-
-    def _put_back(self, items: Sequence[Item]) -> None:
-        self._inbox.extendleft(reversed(items))
-        if self._inbox:
-            self._wake.set()
 
     async def _turn(self, snapshot: GroupSnapshot, items: list[Item]) -> bool:
         """Decide, commit, adopt, dispatch. True means: not committed, the inputs are back in front, go on later."""
@@ -276,8 +261,9 @@ class Worker:
             began = self.engine.clock.monotonic()
             turn = Turn(self.engine, self.dispatcher.slots())
             taken = turn.take(items, stopped=stopped)
-            self._put_back(items[taken:])
-            del items[taken:]
+            if taken < len(items):
+                self._inbox.put_back(items[taken:])
+                del items[taken:]
             for partition in turn.swept:
                 turn.add_lease(partition, (self.producer.id,))
             crash.passing("turn.decided")
@@ -285,7 +271,8 @@ class Worker:
                 offsets = [] if turn.empty else await self._commit(snapshot, turn)
             except SendRefused as error:
                 turn.discard()
-                self._put_back(blame(turn, items, error, stopped))
+                rest = blame(turn, items, error, stopped)
+                self._inbox.put_back(rest, suspects=len(rest))
                 self.engine.observer.redo(str(error))
             except (CommitAborted, Fenced, InDoubt) as error:
                 turn.discard()
@@ -355,7 +342,7 @@ class Worker:
 
     async def _not_committed(self, error: LogError, items: list[Item]) -> None:
         self.engine.observer.redo(str(error))
-        self._put_back(items)
+        self._inbox.put_back(items)
         if not isinstance(error, CommitAborted):
             await self.owner.all_again()
 

@@ -73,6 +73,7 @@ async def sleeps(ctx: Context, seconds: float) -> str:
 @app.workflow(version=1)
 async def writes(ctx: Context, size: int) -> str:
     """Two effects with one step, the second of a chosen size."""
+    await ctx.run(add, size)
     ctx.emit(letters, "small")
     ctx.emit(parcels, "x" * size)
     return await ctx.interrupt("?", answer=str)

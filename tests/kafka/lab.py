@@ -24,7 +24,18 @@ from tests.runtime.checker import Checked, check_log, try_event
 from tests.runtime.history import History
 from tests.runtime.lab import PARTITIONS, Lab, Running
 
-__all__ = ["PARTITIONS", "KafkaLab", "Running", "Stopped", "foreign", "hang", "kafka_case", "kafka_lab", "read_places"]
+__all__ = [
+    "PARTITIONS",
+    "KafkaLab",
+    "Running",
+    "Stopped",
+    "foreign",
+    "hang",
+    "kafka_case",
+    "kafka_lab",
+    "leave_open",
+    "read_places",
+]
 
 SETTINGS = "?heartbeat.interval.ms=200&session.timeout.ms=6000"
 """A rebalance is noticed with a heartbeat."""
@@ -199,6 +210,21 @@ async def hang(
             client.send_offsets_to_transaction(places, snapshot.token)
 
     await producer._lane.run(job)
+
+
+class _Gone:
+    """The thread of a process that has died: nothing runs on it, so nothing is aborted either."""
+
+    async def run(self, job: Any) -> None:
+        raise AssertionError("this producer is dead")
+
+    async def close(self, last: Any, seconds: float) -> None: ...
+
+
+def leave_open(producer: Any) -> Any:
+    """Keep the log from closing the client of a transaction that `hang` has left; returns its thread."""
+    lane, producer._lane = producer._lane, _Gone()
+    return lane
 
 
 class Hung:

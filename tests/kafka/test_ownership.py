@@ -16,7 +16,7 @@ from streams.runtime import owner as owner_module
 from streams.runtime.partition import Partition
 from streams.wire.records import Damaged, Lease, encode_checkpoint, encode_event, encode_lease
 from tests.kafka.apps import app, gate
-from tests.kafka.lab import PARTITIONS, KafkaLab, Running, foreign, hang, kafka_case
+from tests.kafka.lab import PARTITIONS, KafkaLab, Running, foreign, hang, kafka_case, leave_open
 from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,19 +45,18 @@ async def die_with(lab: KafkaLab, running: Running, records: Sequence[NewRecord]
     producer: Any = worker.producer
     async with worker.turn_lock:
         await hang(producer, worker.member.snapshot(), records, offsets)
-        producer._lane, dead = _Closed(), producer._lane
-    lab.log._producers.append(producer)
+        dead = leave_open(producer)
     await running.kill()
     return producer, dead
 
 
-class _Closed:
-    """Keeps the log from closing a client whose transaction a test leaves open."""
-
-    async def run(self, job: Any) -> None:
-        raise AssertionError("this producer is dead")
-
-    async def close(self, last: Any, seconds: float) -> None: ...
+async def waits_before_its_claim(lab: KafkaLab, running: Running, partition: int) -> None:
+    """It says so after a second, and goes on waiting."""
+    await until(lambda: "ending the open transaction" in message(running))
+    await asyncio.sleep(0.3)
+    assert partition not in running.owned
+    written = await lab.leases(partition, "read_uncommitted")
+    assert all(lease.owner != "w2" for lease in written), "the claim was written before the ends were visible"
 
 
 # -- acquire, step by step ---------------------------------------------------------------------------------------------
@@ -90,8 +89,7 @@ async def test_f02_steps_2_and_3_wait_for_events_whose_markers_are_late(lab: Kaf
     event = Event(run_id, f"{run_id}@{offset}", None, 1, None, offset, 1, body)
     pending = await foreign(lab, [NewRecord(lab.topics.events, 1, run_id.encode(), encode_event(event))])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.worker.owner.partitions[1].applied == offset + 1
@@ -116,8 +114,7 @@ async def test_f02_steps_2_and_3_wait_for_checkpoints_whose_markers_are_late(lab
     data = encode_checkpoint(Damaged(run_id, 0, "written by the last owner"))
     pending = await foreign(lab, [NewRecord(lab.topics.checkpoints, 1, run_id.encode(), data)])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.told.heard("run_blocked", run_id, "RUN_DAMAGED")
@@ -133,8 +130,7 @@ async def test_f02_steps_2_to_4_wait_for_a_lease_whose_marker_is_late(lab: Kafka
     lease = encode_lease(last._replace(epoch=40, owner="late", transactional_ids=(), released=False))
     pending = await foreign(lab, [NewRecord(lab.topics.leases, 1, b"1", lease)])
     second = await lab.worker(owns=PARTITIONS - 1)
-    await asyncio.sleep(1.5)
-    assert 1 not in second.owned
+    await waits_before_its_claim(lab, second, 1)
     await asyncio.to_thread(pending.commit)
     await second.owns(PARTITIONS)
     assert second.worker.owner.partitions[1].epoch == 41
@@ -292,12 +288,13 @@ async def test_f02_what_an_owner_left_open_before_its_commit_is_ended_and_its_co
     async def never_ends(snapshot: GroupSnapshot, turn: Any) -> Any:
         taken.append(turn)
         await hang(first.worker.producer, snapshot, turn.records, turn.offsets())
-        first.worker.producer._lane = _Closed()
+        leave_open(first.worker.producer)
+        taken.append(None)
         await asyncio.sleep(3600)
 
     first.worker.commit = never_ends  # type: ignore[method-assign]
     await lab.history.send(run_id, resume("yes"))
-    await until(lambda: taken and isinstance(first.worker.producer._lane, _Closed))
+    await until(lambda: len(taken) == 2)
     dead = first.worker.producer.id
     await first.kill()
     second = await lab.worker()

@@ -30,6 +30,8 @@ T = TypeVar("T")
 REPLICAS = "replication.factor"
 NO_ID = str(Uuid(0, 0))
 REQUEST_SECONDS = 10.0
+OFFSETS_SECONDS = 4.0
+"""Short, because a client whose coordinator was restarted may never get an answer again and must be replaced."""
 APPEAR_SECONDS = 10.0
 STABLE_SECONDS = 60.0
 """A pending transaction ends by its time-out, ten seconds, plus up to ten until the broker looks."""
@@ -51,8 +53,9 @@ _LEVELS = {
 class Admin:
     """Asks the cluster. The client's calls return at once and are answered by its own thread."""
 
-    def __init__(self, client: AdminClient, replication_factor: int) -> None:
+    def __init__(self, client: AdminClient, make: Callable[[], AdminClient], replication_factor: int) -> None:
         self._client = client
+        self._make = make
         self._replication_factor = replication_factor
         self._known: dict[str, TopicInfo] = {}
 
@@ -229,14 +232,15 @@ class Admin:
 
     async def _committed(self, group: str, wanted: list[TopicPartition] | None) -> list[TopicPartition]:
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._client.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=REQUEST_SECONDS
-        )
+        client = self._client
+        futures = client.list_consumer_group_offsets(request, require_stable=True, request_timeout=OFFSETS_SECONDS)
         try:
             answer = await _answer(futures[group])
         except KafkaException as error:
             if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
+            if code_of(error) == KafkaError._TIMED_OUT and self._client is client:
+                self._client = self._make()
             raise sort(error_of(error), f"asking for the offsets of group {group}") from error
         return list(answer.topic_partitions)
 

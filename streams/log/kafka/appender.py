@@ -98,7 +98,7 @@ class Appender:
             _outcome(report, records, early.get(number))
             for number, (report, records) in enumerate(zip(reports, groups, strict=True))
         ]
-        if any(not report.all_from_broker for report in reports):
+        if any(not report.all_taken for report in reports):
             # Records that are still under way must not be written after their sender was told that they were not.
             self._drop()
         return results

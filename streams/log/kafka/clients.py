@@ -91,8 +91,9 @@ class Clients:
         self._said = ""
         self._denied: UsageError | None = None
         # Nobody polls it, so its lines would only pile up.
-        self._client = self._checked(lambda: AdminClient(self._conf({"log_level": 0}, frozenset(), "streams-admin")))
-        self.admin = Admin(self._client, settings.replication_factor)
+        conf = self._conf({"log_level": 0}, frozenset(), "streams-admin")
+        self._client = self._checked(lambda: AdminClient(conf))
+        self.admin = Admin(self._client, lambda: AdminClient(conf), settings.replication_factor)
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""

@@ -15,6 +15,7 @@ from streams.log.port import NewRecord
 __all__ = ["Reports", "produce"]
 
 _ROOM_SECONDS = 0.01
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 class Reports:
@@ -31,12 +32,18 @@ class Reports:
         return not self._missing
 
     @property
-    def all_from_broker(self) -> bool:
-        """Whether the broker itself has answered for every record that was handed over.
+    def all_taken(self) -> bool:
+        """Whether the broker itself has taken every record that was handed over.
 
-        Only then does the client know where its sequence stands, and may go on after an abort.
+        Only then does the client know where its sequence stands, and may go on after an abort. A record that the
+        broker refused counts for the client and not for the broker: the next transaction would be out of sequence.
         """
-        return self.complete and all(error.code() > 0 for _, error in self.failures)
+        return self.complete and not self.failures
+
+    @property
+    def purged(self) -> bool:
+        """Whether the client itself has thrown records away."""
+        return any(error.code() in _PURGED for _, error in self.failures)
 
     @property
     def refused_by_broker(self) -> bool:

@@ -105,6 +105,9 @@ class Transactor:
             self._on_step("commit.produced")
             self._client.flush(SEND_SECONDS)
             self._on_step("commit.flushed")
+            if reports.purged:
+                # The client has given the transaction up, and only a call tells why: a fence must not look like a pause
+                self._send_offsets(offsets, group)
             reports.check(records)
             self._send_offsets(offsets, group)
             self._on_step("commit.fenced")
@@ -202,7 +205,7 @@ class Transactor:
 
     def _abort(self, reports: Reports) -> None:
         """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        if not self._is_aborted(reports) or not reports.all_from_broker:
+        if not self._is_aborted(reports) or not reports.all_taken:
             self._move(State.WORN)
             self._drop()
 
