@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streams.kernel.bodies import RunExpired
 from streams.kernel.commands import Cancel, Request, Signal
@@ -25,53 +25,76 @@ __all__ = ["sweep"]
 # What is kept for how long, and why it can be forgotten then: decision 0009.
 
 _SECOND_US = 1_000_000
-_DAY_SECONDS = 86_400
-_LOOKS_MAX = 20_000
+_DAY_US = 86_400 * _SECOND_US
+_LOOKS_MAX = 5_000
 """Runs that one turn looks at: some ten milliseconds."""
+
+
+class _Bounds(NamedTuple):
+    """Times: what is as old or older is due."""
+
+    forget: float
+    strip: float
+    early: float
+    checkpoint: float
+
+    @classmethod
+    def at(cls, now: int, settings: WorkerSettings, stub_seconds: float) -> _Bounds:
+        """The checkpoint is due before its event would be too old at the next sweep."""
+        age = settings.checkpoint_age_seconds - settings.sweep_seconds
+        kept = settings.result_kept_seconds
+        ages = (kept + stub_seconds, kept, settings.early_input_seconds, age)
+        return cls(*(now - seconds * _SECOND_US for seconds in ages))
 
 
 def sweep(turn: Turn, item: Sweep) -> None:
     """Look at the runs of a partition; where the turn is full before the end, the next one goes on."""
-    partition, at = item.partition, item.next
+    partition, at, engine = item.partition, item.next, turn.engine
     runs = tuple(partition.runs) if item.runs is None else item.runs
-    settings = turn.engine.settings
-    end = min(len(runs), at + max(0, _LOOKS_MAX - turn.looked))
-    turn.looked += end - at
-    while at < end and turn.aged < settings.sweep_records_max and turn.bytes <= settings.turn_bytes_max:
+    bounds = _Bounds.at(turn.now, engine.settings, engine.stub_seconds)
+    youngest = max(bounds.strip, bounds.early)
+    while at < len(runs) and turn.looked < _LOOKS_MAX and not _is_full(turn):
         hot = partition.runs.get(runs[at])
-        if hot is not None and hot.damaged is None and _look(turn, partition, hot):
-            turn.aged += 1
         at += 1
+        turn.looked += 1
+        # Most runs are young and covered by a checkpoint: they cost no more than this line.
+        if hot is None or hot.damaged is not None or (hot.first_offset is None and hot.run.at > youngest):
+            continue
+        if _do_what_is_due(turn, partition, hot, bounds):
+            turn.aged += 1
     if at < len(runs):
         turn.more.append(Sweep(partition, runs, at))
     else:
         turn.swept.append(partition)
 
 
-def _look(turn: Turn, partition: Partition, hot: Hot) -> bool:
-    """Do what is due for one run; say whether anything was."""
+def _is_full(turn: Turn) -> bool:
+    settings = turn.engine.settings
+    return turn.aged >= settings.sweep_records_max or turn.bytes > settings.turn_bytes_max
+
+
+def _do_what_is_due(turn: Turn, partition: Partition, hot: Hot, bounds: _Bounds) -> bool:
+    """At most one thing; whether there was one."""
     known = turn.working.get((partition.number, hot.run.run_id))
     if known is not None and known.gone:
         return False  # a slow turn may hold two sweeps of one partition
-    engine, now = turn.engine, turn.now
     run = hot.run if known is None else known.run
     if is_terminal(run):
-        kept, settings = (now - run.at) / _SECOND_US, engine.settings
-        if kept >= settings.result_kept_seconds + engine.stub_seconds:
-            _expire(turn, partition, hot, f"it ended {kept / _DAY_SECONDS:.0f} days ago")
+        if run.at <= bounds.forget:
+            _expire(turn, partition, hot, f"it ended {(turn.now - run.at) // _DAY_US} days ago")
             return True
-        if kept >= settings.result_kept_seconds and not is_stub(run):
-            working = _working(turn, partition, hot)
-            working.run = stub_of(run)
-            turn.checkpoint(working)
+        if run.at <= bounds.strip and not is_stub(run):
+            _working(turn, partition, hot).run = stub_of(run)
+            turn.checkpoint(_working(turn, partition, hot))
             return True
-    elif _is_forgotten(run, now, engine.settings):
-        for letter in _early_letters(engine.topics.commands, partition.number, run, now, engine.settings):
+    elif run.phase is Phase.PENDING and run.at <= bounds.early:
+        for letter in _early_letters(turn, partition, run):
             turn.letters.append(letter)
-            turn.add(letter_record(engine.topics, letter), None)
+            turn.add(letter_record(turn.engine.topics, letter), None)
         _expire(turn, partition, hot, "its early input waited too long for a start")
         return True
-    if not _is_overdue(hot, now, engine.settings) or (known is not None and known.checkpoint is not None):
+    covered = hot.first_offset is None or (known is not None and known.checkpoint is not None)
+    if covered or hot.first_at > bounds.checkpoint:
         return False
     turn.checkpoint(_working(turn, partition, hot))
     return True
@@ -93,25 +116,15 @@ def _expire(turn: Turn, partition: Partition, hot: Hot, reason: str) -> None:
     turn.add(NewRecord(turn.engine.topics.checkpoints, partition.number, run.run_id.encode(), None), working)
 
 
-def _is_overdue(hot: Hot, now: int, settings: WorkerSettings) -> bool:
-    """Whether its oldest event without a checkpoint would outlive its bound before the next sweep."""
-    bound = now - int((settings.checkpoint_age_seconds - settings.sweep_seconds) * _SECOND_US)
-    return hot.first_offset is not None and hot.first_at <= bound
-
-
-def _is_forgotten(run: Run, now: int, settings: WorkerSettings) -> bool:
-    """Whether a run has only early input, and nobody has started it in time."""
-    return run.phase is Phase.PENDING and now - run.at >= settings.early_input_seconds * _SECOND_US
-
-
-def _early_letters(topic: str, partition: int, run: Run, now: int, settings: WorkerSettings) -> Iterator[DeadLetter]:
+def _early_letters(turn: Turn, partition: Partition, run: Run) -> Iterator[DeadLetter]:
     """The early input of a forgotten run as dead letters; each holds a command, to be sent back as it is."""
+    topic, seconds = turn.engine.topics.commands, turn.engine.settings.early_input_seconds
     requests: list[Request] = [Signal(item.name, item.value) for item in run.inbox]
     if run.cancel_requested:
         requests.append(Cancel())
     for request in requests:
         what = f"signal {request.name!r}" if isinstance(request, Signal) else "a cancel"
-        reason = f"{what} waited {settings.early_input_seconds:.0f} s for run {run.run_id!r} to be started"
+        reason = f"{what} waited {seconds:.0f} s for run {run.run_id!r} to be started"
         value = encode_command(request, command_id=None)
         key = run.run_id.encode()
-        yield DeadLetter(topic, partition, run.offset, reason, key, value, now, code="EARLY_INPUT_EXPIRED")
+        yield DeadLetter(topic, partition.number, run.offset, reason, key, value, turn.now, code="EARLY_INPUT_EXPIRED")

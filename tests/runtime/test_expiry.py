@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from streams import App, Context, Fail, TaskContext
+from streams.cli import main
 from streams.client import Client
 from streams.clock import SystemClock
 from streams.errors import ResultExpired, RunCancelled, UnknownRun
@@ -229,7 +231,7 @@ async def test_f09_a_run_that_is_forgotten_does_not_come_back_and_its_name_is_fr
     await as_stub(running, lab, "r")
     clock.days = NOTHING
     (expired,) = await lab.history.seen("r", ev.RunExpired)
-    assert "38 days" in expired.reason or "37 days" in expired.reason
+    assert expired.reason == "it ended 37 days ago"
     await until(lambda: in_memory(running, lab, "r") is None, "the run to be forgotten")
     assert await last_checkpoint(lab, "r") is None
     codes = await deliver_late_to_nobody(lab, running, "r")
@@ -271,6 +273,58 @@ async def deliver_late_to_nobody(lab: Lab, running: Running, run_id: str) -> lis
     return sorted({answer.code for answer in answers})
 
 
+@case(app, "sqlite")
+async def test_the_command_line_says_what_is_left(lab: Lab, capsys: pytest.CaptureFixture[str]):
+    clock = Clock()
+    running = await lab.worker(clock=clock, **SWEEPS)
+    await end(lab, "r", "completed")
+
+    async def streams(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, [*words, "--log", lab.log.url, "--app", app.name])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    async def shown() -> dict[str, Any]:
+        found = json.loads((await streams("show", "r", "--json"))[1])
+        assert isinstance(found, dict)
+        return found
+
+    assert await streams("result", "r") == (0, '"X"\n', "")
+    assert not (await shown())["result_expired"]
+    clock.days = STUB
+    await as_stub(running, lab, "r")
+    code, _, err = await streams("result", "r")
+    assert code == 1
+    assert "run 'r' completed on" in err
+    assert "its result is not kept any more; `streams history r`" in err
+    found = await shown()
+    assert (found["status"], found["result"], found["result_expired"]) == ("completed", None, True)
+    assert "not kept any more" in (await streams("show", "r"))[1]
+    assert "not kept any more" in (await streams("diagnose", "r"))[1]
+    code, out, _ = await streams("start", "simple", "--run-id", "r", "--input", '"x"')
+    assert code == 0
+    assert "was started before with this input" in out
+    code, _, err = await streams("start", "simple", "--run-id", "r", "--input", '"x"', "--wait")
+    assert code == 1
+    assert "not kept any more" in err
+    code, _, err = await streams("start", "simple", "--run-id", "r", "--input", '"y"')
+    assert code == 1
+    assert "INPUT_CONFLICT" in err
+    clock.days = NOTHING
+    await lab.history.seen("r", ev.RunExpired)
+    await until(lambda: in_memory(running, lab, "r") is None)
+    for verb in ("result", "show", "diagnose"):
+        code, _, err = await streams(verb, "r")
+        assert code == 1
+        assert "UNKNOWN_RUN" in err
+    code, out, _ = await streams("history", "r")
+    assert code == 0
+    assert "run completed" in out
+    assert "run expired: it ended 37 days ago" in out
+    code, out, _ = await streams("start", "simple", "--run-id", "r", "--input", '"y"', "--wait")
+    assert (code, out.strip()) == (0, '"Y"')
+
+
 @case(app)
 async def test_f18_a_repeated_signal_is_known_after_the_end_and_in_the_stub(lab: Lab):
     """Its sender, whose answer was lost, must not hear that it came too late."""
@@ -287,6 +341,25 @@ async def test_f18_a_repeated_signal_is_known_after_the_end_and_in_the_stub(lab:
         assert (await lab.history.answered(offset, "r")).code == "DUPLICATE"
         offset = await lab.history.send("r", signal("news", 7), f"another {days}")
         assert (await lab.history.answered(offset, "r")).code == "RUN_TERMINAL"
+
+
+@case(app)
+async def test_f09_a_late_signal_to_a_forgotten_run_is_early_input_and_ends_among_the_dead_letters(lab: Lab):
+    clock = Clock()
+    running = await lab.worker(clock=clock, **SWEEPS)
+    await end(lab, "r", "completed")
+    clock.days = NOTHING
+    await until(lambda: in_memory(running, lab, "r") is None)
+    await lab.history.send("r", signal("news", 1), "late")
+    await until(lambda: in_memory(running, lab, "r") is not None)
+    pending = in_memory(running, lab, "r")
+    assert pending is not None
+    assert (pending.phase, pending.seq, pending.result) == (Phase.PENDING, 1, None)
+    clock.days = NOTHING + 1.1
+    await lab.history.seen("r", ev.RunExpired, 2)
+    (letter,) = (await lab.check()).letters
+    assert letter.code == "EARLY_INPUT_EXPIRED"
+    assert len(calls) == 1
 
 
 @case(app)

@@ -11,12 +11,22 @@ import pytest
 
 from streams import Fail, InputConflict, NoSuchInterrupt, Refused, RunTerminal, UnknownRun
 from streams.client import Client, PartitionView, RunView, Sent, follower
-from streams.errors import RunCancelled, RunFailed, SendRefused, UsageError, ValueNotStorable, ValueTooLarge
+from streams.errors import (
+    ResultExpired,
+    RunCancelled,
+    RunFailed,
+    SendRefused,
+    UsageError,
+    ValueNotStorable,
+    ValueTooLarge,
+)
 from streams.kernel import bodies as ev
 from streams.kernel.events import Event
+from streams.kernel.run import stub_of
 from streams.log.memory import MemoryLog
 from streams.log.port import NewRecord, Record
 from streams.wire.partitioner import partition_of
+from streams.wire.records import encode_checkpoint
 from tests.unit.owner import Owner
 from tests.unit.shop import Answer, Order, Receipt, app, broken, buy, chatter, echo, graph, note
 
@@ -500,6 +510,29 @@ async def test_a_later_run_of_the_same_name_takes_over(world: World) -> None:
     assert view.run is not None
     assert view.run.identity == f"r@{sent.offset + 1}"
     assert await Client(world.log, app).result("r") == "y"
+
+
+@in_world
+async def test_a_reader_that_has_an_older_checkpoint_takes_an_expired_run_for_gone(world: World) -> None:
+    """The null and the event come in one transaction; a reader may have read the checkpoints just before it."""
+    await world.start(echo, "x", "r")
+    await world.owner.checkpoint("r")
+    old = world.owner.runs.pop("r")
+    await world.owner.write(Event("r", old.identity, old.seq + 1, old.at, None, None, 1, ev.RunExpired("old")))
+    assert await Client(world.log, app).get("r") is None
+    with pytest.raises(UnknownRun):
+        await Client(world.log, app).result("r")
+
+
+@in_world
+async def test_the_result_of_a_stub_is_not_kept_any_more(world: World) -> None:
+    sent = await world.start(echo, "x", "r")
+    await world.owner.write_checkpoint("r", encode_checkpoint(stub_of(world.owner.runs["r"])))
+    await world.owner.lease(sent.partition, tail=await world.owner.events_end(sent.partition))
+    view = await view_of(world, "r")
+    assert (view.status, view.attention) == ("completed", False)
+    with pytest.raises(ResultExpired, match=r"run 'r' completed on .* its result is not kept any more"):
+        await Client(world.log, app).result("r")
 
 
 @in_world
