@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from streams.dev import start_kafka, stop_kafka
@@ -85,6 +89,41 @@ async def test_f15_headers_of_any_kind_are_no_reason_to_refuse_a_command(lab: La
         await operator.produce(lab.topics.commands, run_id, START, partition=where, headers=headers)
     await lab.history.ended(*kinds)
     assert {await lab.history.result(run_id) for run_id in kinds} == {"A"}
+
+
+@running
+async def test_f15_a_header_name_that_is_not_utf_8_stops_nobody(lab: Lab, operator: Operator):
+    """Clients in C and Go write such names; the Python client cannot, and fails at reading one."""
+    await lab.worker()
+    runs = [f"{kind}{number}" for number in range(12) for kind in ("plain", "odd")]  # a warm interpreter differs
+    for run_id in runs:
+        where = lab.history.partition(run_id)
+        if run_id.startswith("odd"):
+            await asyncio.to_thread(produce_in_c, operator.servers, lab.topics.commands, where, run_id, b"\xff\xfe")
+        else:
+            await operator.produce(lab.topics.commands, run_id, START, partition=where)
+    await lab.history.ended(*runs)
+    assert {await lab.history.result(run_id) for run_id in runs} == {"A"}
+
+
+def produce_in_c(servers: str, topic: str, partition: int, key: str, header: bytes) -> None:
+    """Produce `START` through the C library that comes with the Python client."""
+    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    rd = ctypes.CDLL(str(next(folder.glob("librdkafka-*"))))
+    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(rd, name).restype = ctypes.c_void_p
+    conf, text = ctypes.c_void_p(rd.rd_kafka_conf_new()), ctypes.create_string_buffer(512)
+    assert rd.rd_kafka_conf_set(conf, b"bootstrap.servers", servers.encode(), text, 512) == 0, text.value
+    client = ctypes.c_void_p(rd.rd_kafka_new(0, conf, text, ctypes.c_size_t(512)))
+    headers = ctypes.c_void_p(rd.rd_kafka_headers_new(ctypes.c_size_t(1)))
+    assert rd.rd_kafka_header_add(headers, header, ctypes.c_ssize_t(len(header)), b"x", ctypes.c_ssize_t(1)) == 0
+    value, size = json.dumps(START).encode(), ctypes.c_size_t
+    topic_, partition_, value_, key_, copy_, headers_, end = 1, 3, 4, 5, 7, 10, 0  # rd_kafka_vtype_t
+    arguments = [topic_, topic.encode(), partition_, partition, copy_, 2, value_, value, size(len(value))]
+    arguments += [key_, key.encode(), size(len(key)), headers_, headers, end]
+    assert rd.rd_kafka_producev(client, *arguments) == 0
+    assert rd.rd_kafka_flush(client, 30_000) == 0
+    rd.rd_kafka_destroy(client)
 
 
 @running
