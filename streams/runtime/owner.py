@@ -12,6 +12,7 @@ from streams.kernel.inputs import Due, Recover
 from streams.kernel.run import OpPhase, Run, is_terminal
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
+from streams.runtime.ends import pass_markers
 from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.marks import check_keys, check_number
 from streams.runtime.partition import Partition, PartitionState
@@ -298,6 +299,7 @@ class Owner:
             turn = Turn(worker.engine, {})
             del items[: turn.take(items)]
             if not items:
+                await pass_markers(worker, partitions)
                 for partition in partitions:
                     turn.add_lease(partition, (), released=True)
             try:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from streams.errors import LogUnavailable
+from streams.runtime.ends import pass_markers
 from streams.runtime.topics import check_topics, ensure_topics
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Watch:
             try:
                 await self._topics()
                 await self._clock()
+                await self._ends()
             except LogUnavailable as error:
                 self._worker.engine.observer.message(f"the topics could not be checked again: {error}")
 
@@ -61,6 +63,12 @@ class Watch:
             if line not in engine.risks:
                 engine.observer.message(line)
         engine.risks = set(checkup.warnings)
+
+    async def _ends(self) -> None:
+        """Let the next sweep write a tail that no quiet time makes too old."""
+        worker = self._worker
+        async with worker.turn_lock:
+            await pass_markers(worker, [p for p in worker.owner.partitions.values() if p.running])
 
     async def _clock(self) -> None:
         """Refuse what is served under a wrong clock: acquiring it anew compares again."""
