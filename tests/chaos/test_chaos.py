@@ -21,12 +21,13 @@ from confluent_kafka.admin import AdminClient
 
 from streams.dev import Kafka
 from streams.wire.topics import topics_of
-from tests.chaos.checker import Found, check, check_outside
+from tests.chaos.checker import Found, check
 from tests.chaos.dump import read_topics, write_dump
 from tests.chaos.faults import FAULTS, TARGETS, Crew
 from tests.chaos.load import Load
 from tests.chaos.model import KINDS
 from tests.chaos.outside import payments, read_calls
+from tests.chaos.outside_checker import check_outside
 
 WORKERS = 3
 PARTITIONS = 12
