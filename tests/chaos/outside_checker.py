@@ -1,4 +1,4 @@
-"""Compares what happened outside the log with the log: calls of tasks with their start records, payments with orders."""
+"""Compares what happened outside the log with it: calls of tasks with their start records, payments with orders."""
 
 from __future__ import annotations
 
