@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.admin import Admin
+from streams.log.kafka.ends import Ends
 from streams.log.kafka.failures import error_of, sort, words
 from streams.log.kafka.settings import CONSUMERS_ONLY, MEMBERS_ONLY, PRODUCERS_ONLY, Settings, is_secret
 from streams.log.port import Isolation
@@ -77,6 +78,9 @@ _READER: Mapping[str, Any] = {
 }
 
 
+_ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+
+
 class Clients:
     """The clients of one log."""
 
@@ -86,7 +90,8 @@ class Clients:
         self._denied: UsageError | None = None
         # Nobody polls it, so its lines would only pile up.
         self._client = self._checked(lambda: AdminClient(self._conf({"log_level": 0}, frozenset(), "streams-admin")))
-        self.admin = Admin(self._client, settings.replication_factor)
+        ends = Ends({isolation: self.reader(isolation) for isolation in _ISOLATIONS})
+        self.admin = Admin(self._client, settings.replication_factor, ends)
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""
