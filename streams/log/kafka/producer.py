@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from confluent_kafka import Producer, TopicPartition
 
+from streams.errors import InDoubt, LogError, LogUnavailable
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.lane import Lane
 from streams.log.kafka.transaction import INIT_SECONDS, Transactor
@@ -16,6 +19,9 @@ __all__ = ["KafkaProducer", "MakeClient"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class KafkaProducer:
@@ -30,7 +36,7 @@ class KafkaProducer:
 
     async def initialise(self) -> None:
         """Take the id."""
-        await self._lane.run(self._transactor.initialise)
+        await self._watched(self._transactor.initialise, LogUnavailable)
 
     async def commit(
         self, snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]
@@ -41,7 +47,23 @@ class KafkaProducer:
             raise ValueError("this snapshot is of a member that is not in its group: Kafka would not fence the commit")
         refuse_unwritable(records, await self._admin.known_for(records))
         places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
-        return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+        return await self._watched(lambda: self._transactor.commit(records, snapshot.token, places), InDoubt)
+
+    async def _watched(self, job: Callable[[], T], error: type[LogError]) -> T:
+        """Run a job. Where a call of the client never returns, its thread is given up and the error raised."""
+        running = asyncio.ensure_future(self._lane.run(job))
+        late = 0
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=LOOK_SECONDS)
+                # Twice: a process that was frozen is late at first, and all is well.
+                late = late + 1 if self._transactor.hangs else 0
+                if late > 1 and not running.done():
+                    self._lane.abandon()
+                    raise error(f"Kafka's client of producer {self.id} does not return from a call")
+        finally:
+            running.cancel()
+        return running.result()
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""
