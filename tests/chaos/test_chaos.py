@@ -34,7 +34,7 @@ WORKERS = 3
 PARTITIONS = 12
 RUNS = 2_000
 """A slow machine starts runs for longer, so that it has as many."""
-SECONDS = float(os.environ.get("STREAMS_CHAOS_SECONDS") or 65)
+SECONDS = float(os.environ.get("STREAMS_CHAOS_SECONDS") or 50)
 STUCK_SECONDS = 240.0
 """A guard against hangs: so long without one new event, while something is still to come."""
 SETTINGS = {
@@ -131,7 +131,7 @@ def _faults(crew: Crew, load: Load, rng: random.Random) -> None:
             time.sleep(0.05)
         able = [fault for fault in FAULTS if crew.may(fault)]
         wanted = [(fault, target) for fault, target in crew.missing if fault in able]
-        if wanted and rng.random() < 0.7:
+        if wanted and rng.random() < 0.8:
             # An open transaction first: a task is nearly always running too, so one fault can hit both.
             crew.strike(*rng.choice([one for one in wanted if one[1] == TARGETS[0]] or wanted))
         elif able:
