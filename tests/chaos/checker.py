@@ -7,7 +7,7 @@ clear words; `test_checker.py` shows of each that it can fail.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -29,9 +29,8 @@ from streams.wire.records import (
 from tests.chaos.dump import Dump, Rec
 from tests.chaos.load import Accepted
 from tests.chaos.model import JUNK, Outcome, Plan, judge
-from tests.chaos.outside import Call
 
-__all__ = ["Found", "check", "check_outside"]
+__all__ = ["Found", "Placed", "check"]
 
 
 class Placed(NamedTuple):
@@ -64,9 +63,9 @@ def check(dump: Dump, accepted: Iterable[Accepted], plans: Mapping[str, Plan]) -
         found.events.extend(events)
         wrong += _check_epochs(number, events, leases[number])
         wrong += _check_seqs(events)
-        states = _fold(events, wrong)
-        found.runs.update({run.run_id: run for run in states.values()})
-        wrong += _check_checkpoints(dump, number, events, leases[number])
+        checkpoints = list(_checkpoints(dump, number, wrong))
+        wrong += _check_folds(events, checkpoints, found.runs)
+        wrong += _check_tail(number, events, leases[number], checkpoints)
         wrong += _check_commands(dump, number, events)
         wrong += _check_effects(dump, number, events, found.effects)
     found.rejected.update(e.body.code for *_, e in found.events if isinstance(e.body, ev.CommandRejected))
@@ -156,62 +155,58 @@ def _check_seqs(events: list[Placed]) -> Iterator[str]:
 # -- state -----------------------------------------------------------------------------------------------------------
 
 
-def _fold(events: list[Placed], wrong: list[str]) -> dict[str, Run]:
-    runs: dict[str, Run] = {}
-    broken: set[str] = set()
-    for number, offset, event in events:
-        if event.seq is None or event.run_id in broken:
-            continue
-        try:
-            runs[event.run_id] = evolve(runs.get(event.run_id) or Run(event.run_id, event.identity), event)
-        except ValueError as error:
-            broken.add(event.run_id)
-            wrong.append(f"the event at {number}/{offset} cannot be folded: {error}")
-    return runs
-
-
-def _check_checkpoints(dump: Dump, number: int, events: list[Placed], leases: list[Lease]) -> Iterator[str]:
-    """Each checkpoint equals the fold up to its seq; one that ended has its last; below the tail all are covered."""
-    wanted: dict[tuple[str, int], Run] = {}
-    latest: dict[str, Run] = {}
+def _checkpoints(dump: Dump, number: int, wrong: list[str]) -> Iterator[Run]:
     for record in dump.of(dump.topics.checkpoints, number):
         where = f"the checkpoint at {number}/{record.offset}"
         state = decode_checkpoint(record.value) if record.value is not None else None
         if not isinstance(state, Run):
-            yield f"{where} is {state!r}, and no run was damaged or has expired"
-        elif (state.run_id, state.seq) in wanted and wanted[state.run_id, state.seq] != state:
-            yield f"{where} differs from another one of run {state.run_id} at seq {state.seq}"
-        elif record.key != state.run_id.encode():
-            yield f"{where} of run {state.run_id} lies under the key {record.key!r}"
-        else:
-            wanted[state.run_id, state.seq] = latest[state.run_id] = state
-    yield from _check_folds(events, wanted)
-    yield from _check_tail(number, events, leases, latest)
+            wrong.append(f"{where} is {state!r}, and no run was damaged or has expired")
+            continue
+        if record.key != state.run_id.encode():
+            wrong.append(f"{where} of run {state.run_id} lies under the key {record.key!r}")
+        yield state
 
 
-def _check_folds(events: list[Placed], wanted: dict[tuple[str, int], Run]) -> Iterator[str]:
-    runs: dict[str, Run] = {}
-    left = dict(wanted)
-    for *_, event in events:
-        run = runs.get(event.run_id) or Run(event.run_id, event.identity)
-        if event.seq != run.seq + 1 or is_terminal(run):
-            continue  # told by the other checks
-        run = runs[event.run_id] = evolve(run, event)
-        checkpoint = left.pop((run.run_id, run.seq), None)
-        if checkpoint is not None and checkpoint != run:
-            fields = [name for name in Run._fields if getattr(run, name) != getattr(checkpoint, name)]
-            yield f"the checkpoint of run {run.run_id} at seq {run.seq} is not its fold: {', '.join(fields)} differ"
-        if is_terminal(run) and checkpoint is None:
-            yield f"run {run.run_id} has ended at seq {run.seq} without a checkpoint of its end"
+def _check_folds(events: list[Placed], checkpoints: list[Run], runs: dict[str, Run]) -> Iterator[str]:
+    """Fold the events into `runs`; each checkpoint equals the fold up to its seq, and each end has one."""
+    left: dict[tuple[str, int], Run] = {}
+    for checkpoint in checkpoints:
+        if left.setdefault((checkpoint.run_id, checkpoint.seq), checkpoint) != checkpoint:
+            yield f"a checkpoint of run {checkpoint.run_id} differs from another one at seq {checkpoint.seq}"
+    broken: set[str] = set()
+    for number, offset, event in events:
+        if event.seq is None or event.run_id in broken:
+            continue
+        before = runs.get(event.run_id) or Run(event.run_id, event.identity)
+        try:
+            run = runs[event.run_id] = evolve(before, event)
+        except ValueError as error:
+            broken.add(event.run_id)
+            yield f"the event at {number}/{offset} cannot be folded: {error}"
+            continue
+        yield from _check_fold(before, run, left.pop((run.run_id, run.seq), None))
     for run_id, seq in left:
-        yield f"the checkpoint of run {run_id} at seq {seq} has no event"
+        if run_id not in broken:
+            yield f"the checkpoint of run {run_id} at seq {seq} has no event"
 
 
-def _check_tail(number: int, events: list[Placed], leases: list[Lease], latest: dict[str, Run]) -> Iterator[str]:
+def _check_fold(before: Run, run: Run, checkpoint: Run | None) -> Iterator[str]:
+    where = f"run {run.run_id} at seq {run.seq}"
+    if checkpoint is not None and checkpoint != run:
+        fields = [name for name in Run._fields if getattr(run, name) != getattr(checkpoint, name)]
+        yield f"the checkpoint of {where} is not its fold: {', '.join(fields)} differ"
+    if is_terminal(run) and checkpoint is None:
+        yield f"{where} has ended without a checkpoint of its end"
+    if is_terminal(run) and any(op.kind == "task" for op in before.ops.values()):
+        yield f"{where} has ended while a task of it was open"
+
+
+def _check_tail(number: int, events: list[Placed], leases: list[Lease], checkpoints: list[Run]) -> Iterator[str]:
+    """Below the tail every event is in a checkpoint."""
+    latest = {checkpoint.run_id: checkpoint.seq for checkpoint in checkpoints}
     tail = leases[-1].tail if leases else 0
     for _, offset, event in events:
-        covered = latest[event.run_id].seq if event.run_id in latest else 0
-        if offset < tail and event.seq is not None and event.seq > covered:
+        if offset < tail and event.seq is not None and event.seq > latest.get(event.run_id, 0):
             yield f"the event at {number}/{offset} lies below the tail {tail} and in no checkpoint of {event.run_id}"
 
 
@@ -339,8 +334,6 @@ def _check_ends(accepted: list[Accepted], plans: Mapping[str, Plan], found: Foun
             value = _value(bodies[run_id])
             outcome = Outcome(status_of(run).value, value, effects, run_id in early)
             yield from (f"run {run_id}: {complaint}" for complaint in judge(plans[run_id], outcome))
-            if run.ops or run.held:
-                yield f"run {run_id} has ended as {status_of(run)} with {len(run.ops)} ops open, {len(run.held)} held"
     for run_id, run in found.runs.items():
         if not run.workflow and run_id in plans and status_of(run) is not Status.PENDING:
             yield f"run {run_id} was never started and is {status_of(run)}"
@@ -361,53 +354,3 @@ def _value(body: ev.Body) -> object:
     if isinstance(body, ev.RunCompleted):
         return json.loads(body.result)
     return body.error.code if isinstance(body, ev.RunFailed) else None
-
-
-# -- the world outside -----------------------------------------------------------------------------------------------
-
-
-def check_outside(found: Found, calls: list[Call], payments: Mapping[str, int], plans: Mapping[str, Plan]) -> list[str]:
-    """Every attempt ran once at most, after its start was durable and under its token; what completed was called."""
-    return [*_check_calls(found, calls), *_check_payments(found, payments, plans)]
-
-
-def _check_calls(found: Found, calls: list[Call]) -> Iterator[str]:
-    keys: dict[tuple[str, str], str] = {}
-    starts: dict[tuple[str, int], int] = {}
-    completed: set[tuple[str, int]] = set()
-    for *_, event in found.events:
-        body, run_id = event.body, event.run_id
-        if isinstance(body, ev.OpScheduled) and body.kind == "task":
-            keys[run_id, body.op] = body.key or ""
-            if body.attempt:
-                starts[body.key or "", body.attempt] = event.epoch
-        elif isinstance(body, ev.AttemptStarted):
-            starts[keys[run_id, body.op], body.attempt] = event.epoch
-        elif isinstance(body, ev.OpCompleted):
-            completed.add((keys[run_id, body.op], body.attempt))
-    begun: dict[tuple[str, int], list[Call]] = defaultdict(list)
-    for call in calls:
-        if not call.ended:
-            begun[call.key, call.attempt].append(call)
-    for (key, attempt), of_attempt in begun.items():
-        tokens = {call.epoch for call in of_attempt}
-        if (key, attempt) not in starts:
-            yield f"attempt {attempt} of {key} ran and its start is in no event"
-        elif tokens != {starts[key, attempt]}:
-            yield f"attempt {attempt} of {key} ran under epochs {tokens}, started under {starts[key, attempt]}"
-        names = Counter(call.what for call in of_attempt)
-        if len({call.pid for call in of_attempt}) > 1 or any(count > 1 for count in names.values()):
-            yield f"attempt {attempt} of {key} ran more than once: {of_attempt}"
-    for key, attempt in sorted(completed - set(begun)):
-        yield f"attempt {attempt} of {key} completed and was never called"
-
-
-def _check_payments(found: Found, payments: Mapping[str, int], plans: Mapping[str, Plan]) -> Iterator[str]:
-    wanted = {
-        f"pay/{plan.input['order']}": plan.input["amount"]
-        for plan in plans.values()
-        if plan.kind == "buy" and plan.run_id in found.runs and found.runs[plan.run_id].workflow
-    }
-    if wanted != payments:
-        odd = sorted(set(wanted.items()) ^ set(payments.items()))
-        yield f"payments and orders differ: {odd[:10]}"

@@ -44,6 +44,8 @@ class Worker:
         self.frozen_until = 0.0
         self.stopping = False
         """It was told to stop in order, and is on its way."""
+        # A slow machine may need more than the usual half a minute to have its broker back.
+        url = f"{url}?connect_timeout_ms=600000"
         self._command = [sys.executable, str(RUNNER), url, str(folder / "marks"), str(index)]
         self._folder, self._settings = folder, json.dumps(settings)
         self.process: subprocess.Popen[bytes]

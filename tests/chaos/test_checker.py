@@ -32,11 +32,12 @@ from streams.wire.records import (
 )
 from streams.wire.topics import Topics, topics_of
 from tests.chaos.app import app
-from tests.chaos.checker import check, check_outside
+from tests.chaos.checker import check
 from tests.chaos.dump import Dump, Rec
 from tests.chaos.load import Accepted
 from tests.chaos.model import JUNK, Plan, answer_of, encode
 from tests.chaos.outside import Call, payments, read_calls
+from tests.chaos.outside_checker import check_outside
 from tests.runtime.checker import records_of, try_event
 from tests.runtime.history import HANG_SECONDS
 
@@ -271,6 +272,22 @@ def test_bytes_that_are_no_event_are_found(story: Story) -> None:
     story.expect("cannot be read")
 
 
+def test_another_identity_is_found(story: Story) -> None:
+    story.change("chain-1", ev.RunCompleted, identity="chain-1@77")
+    story.expect("belongs to chain-1@77, and run chain-1 is chain-1@")
+
+
+def test_an_event_that_does_not_fit_its_run_is_found(story: Story) -> None:
+    story.change("nap-1", ev.TimerFired, op="77")
+    story.expect("cannot be folded")
+
+
+def test_a_lease_of_another_partition_is_found(story: Story) -> None:
+    records = story.dump.of(story.topics.leases, 0)
+    records[0] = records[0]._replace(key=b"1")
+    story.expect("the lease at 0/")
+
+
 # -- checkpoints -----------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +301,21 @@ def change_checkpoint(story: Story, run_id: str, **fields: Any) -> None:
 def test_a_wrong_checkpoint_is_found(story: Story) -> None:
     change_checkpoint(story, "chain-1", result=b"8")
     story.expect("is not its fold: result differ")
+
+
+def test_a_checkpoint_under_another_key_is_found(story: Story) -> None:
+    records = story.records(story.topics.checkpoints, "chain-1")
+    at = max(at for at, record in enumerate(records) if record.key == b"chain-1")
+    records[at] = records[at]._replace(key=b"chain-7")
+    story.expect("of run chain-1 lies under the key b'chain-7'")
+
+
+def test_two_checkpoints_that_differ_are_found(story: Story) -> None:
+    records = story.records(story.topics.checkpoints, "chain-1")
+    at = max(at for at, record in enumerate(records) if record.key == b"chain-1")
+    records.append(records[at])
+    change_checkpoint(story, "chain-1", result=b"8")
+    story.expect("a checkpoint of run chain-1 differs from another one")
 
 
 def test_a_checkpoint_of_no_event_is_found(story: Story) -> None:
@@ -416,6 +448,24 @@ def test_an_effect_that_differs_from_its_event_is_found(story: Story, fields: di
     story.expect("differs from its event")
 
 
+def test_a_business_key_that_comes_twice_is_found(story: Story) -> None:
+    records, at = of_effect(story, "parcels", "buy-1")
+    message = decode_effect(records[at].value or b"")
+    records.append(records[at]._replace(value=encode_effect(message._replace(effect_id="buy-1@0/77"))))
+    story.expect("the idempotency key ship/o-1 was published 2 times")
+
+
+def test_an_effect_that_the_input_does_not_call_for_is_found(story: Story) -> None:
+    """The event and the message agree, and both are wrong."""
+    story.change("chain-1", ev.EffectEmitted, payload=b'{"run": "chain-1", "number": 99}')
+    records, at = of_effect(story, "mails", "chain-1")
+    message = decode_effect(records[at].value or b"")
+    changed = message._replace(payload=b'{"run": "chain-1", "number": 99}')
+    records[at] = records[at]._replace(value=encode_effect(changed))
+    story.expect("run chain-1: its effect ('mails', {'run': 'chain-1', 'number': 99}) was not expected")
+    story.expect("run chain-1: its effect ('mails', {'run': 'chain-1', 'number': 6}) is missing")
+
+
 # -- ends ------------------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +479,37 @@ def test_a_wrong_status_is_found(story: Story) -> None:
     records, at, event = story.event("stopped-1", ev.RunCancelled)
     records[at] = records[at]._replace(value=encode_event(event._replace(body=ev.RunCompleted(b"2"))))
     story.expect("run stopped-1: it ended as completed (2) instead of cancelled")
+
+
+def cut(story: Story, run_id: str, at: int) -> None:
+    """Drop all events of the run that come after a place in the list."""
+    records = story.records(story.topics.events, run_id)
+    records[at + 1 :] = [record for record in records[at + 1 :] if record.key != run_id.encode()]
+
+
+def test_a_run_that_ends_while_a_task_is_open_is_found(story: Story) -> None:
+    records, at, event = story.event("chain-1", ev.OpCompleted, 1)
+    records[at] = records[at]._replace(value=encode_event(event._replace(body=ev.RunCompleted(b"7"))))
+    cut(story, "chain-1", at)
+    story.expect("while a task of it was open")
+
+
+def test_a_blocked_run_is_found(story: Story) -> None:
+    records, at, event = story.event("chain-1", ev.RunCompleted)
+    body = ev.RunBlocked(ev.Failure("code", "WORKFLOW_BUG", "a bug"))
+    records[at] = records[at]._replace(value=encode_event(event._replace(body=body)))
+    story.expect("run chain-1 (blocked, seq")
+
+
+def test_an_end_of_a_run_that_never_began_is_found(story: Story) -> None:
+    story.plans["chain-9"] = story.plans["chain-1"]._replace(run_id="chain-9")
+    _, _, event = story.event("stopped-1", ev.CancelRequested)
+    ghost = event._replace(run_id="chain-9", identity="chain-9@0", offset=None, cause=None)
+    records = story.records(story.topics.events, "chain-9")
+    for seq, body in enumerate([ev.CancelRequested(force=True), ev.RunCancelled(forced=True)], 1):
+        value = encode_event(ghost._replace(seq=seq, body=body))
+        records.append(Rec(1_000 + seq, b"chain-9", value))
+    story.expect("run chain-9 was never started and is cancelled")
 
 
 # -- the world outside -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import suppress
 
@@ -10,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 
 from streams.dev import Kafka, kill_kafka, start_kafka
-from streams.errors import CommitAborted, InDoubt, LogUnavailable, SendRefused
-from streams.log.kafka import KafkaLog, open_kafka
+from streams.errors import CommitAborted, InDoubt, LogUnavailable, SendRefused, UsageError
+from streams.log.kafka import KafkaLog, open_kafka, transaction
 from streams.log.kafka.consumer import generation
 from streams.log.kafka.producer import KafkaProducer
 from streams.log.kafka.transaction import State
@@ -105,6 +106,64 @@ class TestFences(KafkaConfig):
         assert producer._transactor._client is client
         await producer.commit(b.snapshot, [new(events, b"y")], {0: 1})
         assert await values(log, events) == [b"y"]
+
+
+class TestClientsThatBreak(KafkaConfig):
+    """Seen under restarts of the broker, and found by the chaos test."""
+
+    @case
+    async def test_a_call_that_never_returns_leaves_the_outcome_to_the_log(self, world: World):
+        log = await world.log()
+        commands, events = await world.topic(log, "commands"), await world.topic(log, "events")
+        a, producer = await world.owner(log, commands)
+        await producer.commit(a.snapshot, [new(events, b"before")], {0: 1})
+        stuck = threading.Event()
+        client = producer._transactor._client
+
+        class Stuck:
+            def __getattr__(self, name: str):
+                return getattr(client, name)
+
+            def send_offsets_to_transaction(self, *_):
+                stuck.wait()
+
+        producer._transactor._client = Stuck()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transaction, "HANG_SECONDS", 0.0)
+            patch.setattr(transaction, "_CALL_SECONDS", 0.5)
+            with pytest.raises(InDoubt, match="does not return"):
+                await producer.commit(a.snapshot, [new(events, b"stuck")], {0: 2})
+        began = time.monotonic()
+        await producer.close()
+        assert time.monotonic() - began < 10, "nobody waits for the thread that hangs"
+        fresh = await world.producer(log, "fresh")
+        await fresh.settle([producer.id])
+        await a.poll()
+        await fresh.commit(a.snapshot, [new(events, b"after")], {0: 2})
+        stuck.set()
+        assert await values(log, events) == [b"before", b"after"]
+
+    @case
+    async def test_what_a_worker_asks_while_a_broker_restarts_goes_past_the_admin_client(self, world: World):
+        """Its requests that time out free memory twice inside the client, which ends or stops the process."""
+        log = await world.log()
+        commands = await world.topic(log, "commands")
+        a, producer = await world.owner(log, commands)
+        await log.append([new(commands, b"1")])
+        await producer.commit(a.snapshot, [], {0: 1})
+
+        class Forbidden:
+            def list_topics(self, *args, **kwargs):
+                return client.list_topics(*args, **kwargs)
+
+        client, log._admin._client = log._admin._client, Forbidden()
+        assert await a.member.committed(0) == 1
+        assert await log.span(commands, 0) == (0, 1)
+        await a.member.resume(0, 0)
+        await until(lambda: a.values == [b"1"], a)
+        with pytest.raises(UsageError, match="no topic"):
+            await log.span(world.name("missing"), 0)
+        log._admin._client = client
 
 
 class TestHangingTransactions(KafkaConfig):

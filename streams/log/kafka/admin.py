@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
     Uuid,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from streams.errors import LogUnavailable, UsageError
+from streams.log.kafka.ends import Ends
 from streams.log.kafka.failures import MISSING, OLDEST, STALE, UNSTABLE, code_of, error_of, sort
 from streams.log.port import Isolation, NewRecord, Span, TopicInfo, TopicSpec
 
@@ -30,13 +30,10 @@ T = TypeVar("T")
 REPLICAS = "replication.factor"
 NO_ID = str(Uuid(0, 0))
 REQUEST_SECONDS = 10.0
-OFFSETS_SECONDS = 4.0
-"""Short, because a client whose coordinator was restarted may never get an answer again and must be replaced."""
 APPEAR_SECONDS = 10.0
 STABLE_SECONDS = 60.0
 """A pending transaction ends by its time-out, ten seconds, plus up to ten until the broker looks."""
 _LOOK_SECONDS = 0.02
-_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LEADERS = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -44,18 +41,14 @@ _LEADERS = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,  # what the client says where it finds no leader
 }
-_LEVELS = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
 
 
 class Admin:
     """Asks the cluster. The client's calls return at once and are answered by its own thread."""
 
-    def __init__(self, client: AdminClient, make: Callable[[], AdminClient], replication_factor: int) -> None:
+    def __init__(self, client: AdminClient, replication_factor: int, ends: Ends) -> None:
         self._client = client
-        self._make = make
+        self._ends = ends
         self._replication_factor = replication_factor
         self._known: dict[str, TopicInfo] = {}
 
@@ -150,9 +143,7 @@ class Admin:
         deadline = time.monotonic() + APPEAR_SECONDS
         while True:
             try:
-                start = self._offset(topic, partition, _EARLIEST, isolation)
-                end = self._offset(topic, partition, _LATEST, isolation)
-                return Span(await _answer(start), await _answer(end))
+                return await self._ends.span(topic, max(partition, 0), isolation)
             except KafkaException as error:
                 if code_of(error) not in _LEADERS | MISSING or time.monotonic() > deadline:
                     raise sort(error_of(error), f"asking for the ends of {topic}[{partition}]") from error
@@ -163,30 +154,12 @@ class Admin:
 
     async def require(self, topic: str, partition: int) -> None:
         """Raise UsageError for a topic or partition that does not exist."""
-        found = (await self._topics([topic]))[topic]
+        # Of all topics: asked for one that is missing, some brokers would create it.
+        found = (await self._blocking(lambda: self._client.list_topics(timeout=REQUEST_SECONDS))).topics.get(topic)
         if found is None:
             raise UsageError(f"there is no topic {topic}: create it first")
         if not 0 <= partition < len(found.partitions):
             raise UsageError(f"topic {topic} has no partition {partition}; it has {len(found.partitions)}")
-
-    def _offset(self, topic: str, partition: int, spec: OffsetSpec, isolation: Isolation) -> Future[int]:
-        place = TopicPartition(topic, max(partition, 0))
-        asked = self._client.list_offsets(
-            {place: spec}, isolation_level=_LEVELS[isolation], request_timeout=REQUEST_SECONDS
-        )
-        result: Future[int] = Future()
-
-        def settle(answered: Future[Any]) -> None:
-            if not result.set_running_or_notify_cancel():
-                return  # whoever asked has given up
-            error = answered.exception()
-            if error is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(int(answered.result().offset))
-
-        next(iter(asked.values())).add_done_callback(settle)
-        return result
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -232,15 +205,14 @@ class Admin:
 
     async def _committed(self, group: str, wanted: list[TopicPartition] | None) -> list[TopicPartition]:
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        client = self._client
-        futures = client.list_consumer_group_offsets(request, require_stable=True, request_timeout=OFFSETS_SECONDS)
+        futures = self._client.list_consumer_group_offsets(
+            request, require_stable=True, request_timeout=REQUEST_SECONDS
+        )
         try:
             answer = await _answer(futures[group])
         except KafkaException as error:
             if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
-            if code_of(error) == KafkaError._TIMED_OUT and self._client is client:
-                self._client = self._make()
             raise sort(error_of(error), f"asking for the offsets of group {group}") from error
         return list(answer.topic_partitions)
 
@@ -269,6 +241,10 @@ class Admin:
             return await _answer(future)
         except KafkaException as error:
             raise _has_members_or(error_of(error), group, doing) from error
+
+    async def close(self) -> None:
+        """Free what was made for questions. The admin client itself goes with the last reference."""
+        await self._ends.close()
 
     # -- calls that block ----------------------------------------------------------------------------------------
 

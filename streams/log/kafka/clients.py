@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.admin import Admin
+from streams.log.kafka.ends import Ends
 from streams.log.kafka.failures import error_of, sort, words
 from streams.log.kafka.settings import (
     BATCH_BYTES_MAX,
@@ -83,6 +84,9 @@ _READER: Mapping[str, Any] = {
 }
 
 
+_ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+
+
 class Clients:
     """The clients of one log."""
 
@@ -93,7 +97,8 @@ class Clients:
         # Nobody polls it, so its lines would only pile up.
         conf = self._conf({"log_level": 0}, frozenset(), "streams-admin")
         self._client = self._checked(lambda: AdminClient(conf))
-        self.admin = Admin(self._client, lambda: AdminClient(conf), settings.replication_factor)
+        ends = Ends({isolation: self.reader(isolation) for isolation in _ISOLATIONS})
+        self.admin = Admin(self._client, settings.replication_factor, ends)
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""

@@ -39,6 +39,11 @@ class Lane:
         self._jobs.put((job, loop, future))
         return await future
 
+    def abandon(self) -> None:
+        """Give up a thread that never comes back. It is a daemon; nobody waits for it."""
+        self._closed = True
+        self._jobs.put(None)
+
     async def close(self, last: Callable[[], None], seconds: float) -> None:
         """Run `last` after the jobs that wait, then end the thread. Waits for it no longer than `seconds`."""
         if self._closed:

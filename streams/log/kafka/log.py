@@ -104,6 +104,7 @@ class KafkaLog:
         self._closed = True
         parts = [*(member.vanish() for member in self._members), *(reader.close() for reader in self._readers)]
         await asyncio.gather(*parts, *(producer.close() for producer in self._producers), self._appender.close())
+        await self._admin.close()
 
     def _open(self) -> KafkaLog:
         if self._closed:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from confluent_kafka import Producer, TopicPartition
 
-from streams.errors import Fenced, LogUnavailable
+from streams.errors import Fenced, InDoubt, LogError, LogUnavailable
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.lane import Lane
 from streams.log.kafka.transaction import INIT_SECONDS, OnStep, Transactor, untold
@@ -17,6 +19,9 @@ __all__ = ["KafkaProducer", "MakeClient"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class KafkaProducer:
@@ -31,7 +36,7 @@ class KafkaProducer:
 
     async def initialise(self) -> None:
         """Take the id."""
-        await self._lane.run(self._transactor.initialise)
+        await self._watched(self._transactor.initialise, LogUnavailable)
 
     async def commit(
         self, snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]
@@ -43,11 +48,28 @@ class KafkaProducer:
         refuse_unwritable(records, await self._admin.known_for(records))
         places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
         try:
-            return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+            return await self._watched(lambda: self._transactor.commit(records, snapshot.token, places), InDoubt)
         except LogUnavailable:
             # The client waits for a topic that was deleted as for a broker that is away.
             self._admin.forget({record.topic for record in records})
             raise
+
+    async def _watched(self, job: Callable[[], T], error: type[LogError]) -> T:
+        """Run a job. Where a call of the client never returns, its thread is given up and the error raised."""
+        running = asyncio.ensure_future(self._lane.run(job))
+        late = 0
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=LOOK_SECONDS)
+                # Twice: a process that was frozen is late at first, and all is well.
+                late = late + 1 if self._transactor.hangs else 0
+                if late > 1 and not running.done():
+                    self._transactor.give_up()
+                    self._lane.abandon()
+                    raise error(f"Kafka's client of producer {self.id} does not return from a call")
+        finally:
+            running.cancel()
+        return running.result()
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""

@@ -22,6 +22,8 @@ SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
 ABORT_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
 END_SECONDS = 60.0
+HANG_SECONDS = 20.0
+"""How much longer than its time-out a call of the client may take, before it counts as one that never returns."""
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
 
@@ -69,6 +71,13 @@ class Transactor:
         self._make = make
         self._on_step = on_step
         self._client: Any = None
+        self._due: float | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call of the client should have returned long ago. From any thread."""
+        due = self._due
+        return due is not None and time.monotonic() > due + HANG_SECONDS
 
     def initialise(self) -> None:
         """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
@@ -77,7 +86,7 @@ class Transactor:
         client = self._make()
         while True:
             try:
-                client.init_transactions(_CALL_SECONDS)
+                self._within(_CALL_SECONDS, client.init_transactions, _CALL_SECONDS)
                 break
             except RAISED as raised:
                 error = error_of(raised)
@@ -103,7 +112,7 @@ class Transactor:
             self._on_step("commit.begun")
             produce(self._client, records, reports, time.monotonic() + SEND_SECONDS)
             self._on_step("commit.produced")
-            self._client.flush(SEND_SECONDS)
+            self._within(SEND_SECONDS, self._client.flush, SEND_SECONDS)
             self._on_step("commit.flushed")
             if reports.purged:
                 # The client has given the transaction up, and only a call tells why: a fence must not look like a pause
@@ -113,6 +122,7 @@ class Transactor:
             self._on_step("commit.fenced")
         except (*RAISED, StreamsError) as raised:
             raise self._aborted(raised, reports, records) from raised
+        self._require_usable()  # it may have been given up meanwhile
         self._end()
         self._on_step("commit.ended")
         return reports.offsets
@@ -123,7 +133,20 @@ class Transactor:
         if self.state is not State.CLOSED:
             self._move(State.CLOSED)
 
+    def give_up(self) -> None:
+        """A call does not return. Should it do so after all, nothing is ended any more. From any thread."""
+        if self.state is State.READY:
+            self._move(State.IN_DOUBT)
+
     # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _within(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        """Call the client. Under a restart of the broker it was seen to wait for good, whatever its time-out."""
+        self._due = time.monotonic() + seconds
+        try:
+            call(*args)
+        finally:
+            self._due = None
 
     def _require_usable(self) -> None:
         if self.state is State.FENCED:
@@ -135,7 +158,7 @@ class Transactor:
         deadline = time.monotonic() + SEND_SECONDS
         while True:
             try:
-                self._client.send_offsets_to_transaction(offsets, group, _CALL_SECONDS)
+                self._within(_CALL_SECONDS, self._client.send_offsets_to_transaction, offsets, group, _CALL_SECONDS)
             except KafkaException as raised:
                 error = error_of(raised)
                 if not error.retriable() or error.txn_requires_abort() or time.monotonic() > deadline:
@@ -147,7 +170,7 @@ class Transactor:
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
-                self._client.commit_transaction(_CALL_SECONDS)
+                self._within(_CALL_SECONDS, self._client.commit_transaction, _CALL_SECONDS)
             except RAISED as raised:
                 error = error_of(raised)
                 if error.txn_requires_abort():
@@ -185,7 +208,7 @@ class Transactor:
         if error.code() != NAMELESS:
             return error
         try:
-            self._client.abort_transaction(_CALL_SECONDS)
+            self._within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
         except RAISED as again:
             return error_of(again)
         return error
@@ -215,8 +238,8 @@ class Transactor:
             try:
                 if not reports.complete:
                     # An abort cuts off what is under way, and the client loses track of its sequence.
-                    self._client.flush(SETTLE_SECONDS)
-                self._client.abort_transaction(_CALL_SECONDS)
+                    self._within(SETTLE_SECONDS, self._client.flush, SETTLE_SECONDS)
+                self._within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
             except RAISED as raised:
                 if not error_of(raised).retriable() or time.monotonic() > deadline:
                     return False
