@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Producer, TopicPartition
 
+from streams.errors import InDoubt
 from streams.log.kafka.admin import Admin
 from streams.log.kafka.lane import Lane
 from streams.log.kafka.transaction import INIT_SECONDS, OnStep, Transactor, untold
@@ -16,6 +18,7 @@ __all__ = ["KafkaProducer", "MakeClient"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 
 
 class KafkaProducer:
@@ -41,7 +44,21 @@ class KafkaProducer:
             raise ValueError("this snapshot is of a member that is not in its group: Kafka would not fence the commit")
         refuse_unwritable(records, await self._admin.known_for(records))
         places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
-        return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
+        return await self._watched(lambda: self._transactor.commit(records, snapshot.token, places))
+
+    async def _watched(self, commit: Callable[[], list[int]]) -> list[int]:
+        """The commit's result, unless the client does not come back: then its thread is left to itself."""
+        job = asyncio.ensure_future(self._lane.run(commit))
+        try:
+            while not (await asyncio.wait([job], timeout=_LOOK_SECONDS))[0]:
+                self._transactor.abandon_if_stuck()
+            return job.result()
+        except InDoubt:
+            if not job.done():
+                self._lane.abandon()
+            raise
+        finally:
+            job.cancel()
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""

@@ -21,6 +21,9 @@ INIT_SECONDS = 30.0
 SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
 ABORT_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
+STUCK_SECONDS = 10.0
+"""After so long in one call that sends offsets, the client is taken for lost: the call has a time-out of its own, which
+it does not keep when the coordinator is gone from its metadata (librdkafka issue 5456)."""
 END_SECONDS = 60.0
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
@@ -69,6 +72,7 @@ class Transactor:
         self._make = make
         self._on_step = on_step
         self._client: Any = None
+        self._sending_since: float | None = None
 
     def initialise(self) -> None:
         """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
@@ -110,6 +114,7 @@ class Transactor:
             self._on_step("commit.fenced")
         except (*RAISED, StreamsError) as raised:
             raise self._aborted(raised, reports, records) from raised
+        self._require_usable()  # it may have been abandoned
         self._end()
         self._on_step("commit.ended")
         return reports.offsets
@@ -119,6 +124,17 @@ class Transactor:
         self._drop()
         if self.state is not State.CLOSED:
             self._move(State.CLOSED)
+
+    def abandon_if_stuck(self) -> None:
+        """Raise `InDoubt` where the client does not come back. For the thread of whoever waits for the commit."""
+        since = self._sending_since
+        if since is None or time.monotonic() - since < STUCK_SECONDS or self.state is not State.READY:
+            return
+        self._move(State.IN_DOUBT)
+        raise InDoubt(
+            f"Kafka's client has not come back from sending offsets for {STUCK_SECONDS:g} s; it is given up, and the "
+            "log knows what happened"
+        )
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -131,6 +147,7 @@ class Transactor:
     def _send_offsets(self, offsets: list[TopicPartition], group: Any) -> None:
         deadline = time.monotonic() + SEND_SECONDS
         while True:
+            self._sending_since = time.monotonic()
             try:
                 self._client.send_offsets_to_transaction(offsets, group, _CALL_SECONDS)
             except KafkaException as raised:
@@ -139,6 +156,8 @@ class Transactor:
                     raise
             else:
                 return
+            finally:
+                self._sending_since = None
 
     def _end(self) -> None:
         deadline = time.monotonic() + END_SECONDS
@@ -191,17 +210,23 @@ class Transactor:
 
     def _abort(self, reports: Reports) -> None:
         """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        if not self._is_aborted(reports) or not reports.all_from_broker:
+        if not self._is_aborted(reports):
             self._move(State.WORN)
             self._drop()
 
     def _is_aborted(self, reports: Reports) -> bool:
+        """Whether the client could abort. The one that takes the place of a worn one ends the transaction.
+
+        With records under way it must not even try: it would lose track of its sequence, and where the broker has not
+        answered the registration of a partition, the late answer ends the process with a failed assertion.
+        """
         deadline = time.monotonic() + ABORT_SECONDS
         while True:
             try:
                 if not reports.complete:
-                    # An abort cuts off what is under way, and the client loses track of its sequence.
                     self._client.flush(SETTLE_SECONDS)
+                if not reports.all_from_broker:
+                    return False
                 self._client.abort_transaction(_CALL_SECONDS)
             except RAISED as raised:
                 if not error_of(raised).retriable() or time.monotonic() > deadline:
