@@ -23,7 +23,7 @@ from tests.runtime.checker import Checked, check_log, try_event
 from tests.runtime.history import HANG_SECONDS, History, until
 from tests.system import shop
 
-__all__ = ["LOGS", "PARTITIONS", "Process", "World", "broker_of", "members", "world"]
+__all__ = ["LOGS", "PARTITIONS", "Follower", "Process", "World", "broker_of", "members", "world"]
 
 PARTITIONS = 4
 EFFECTS = ("mails", "parcels")
