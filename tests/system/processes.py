@@ -23,18 +23,22 @@ from tests.runtime.checker import Checked, check_log, try_event
 from tests.runtime.history import HANG_SECONDS, History, until
 from tests.system import shop
 
-__all__ = ["LOGS", "PARTITIONS", "Follower", "Process", "World", "broker_of", "members", "world"]
+__all__ = ["PARTITIONS", "Follower", "Process", "World", "broker_of", "members", "on_each_log", "world"]
 
 PARTITIONS = 4
 EFFECTS = ("mails", "parcels")
 RUNNER = Path(__file__).with_name("run_worker.py")
-LOGS = ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)]
+on_each_log = pytest.mark.parametrize(
+    "broker", ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+)
+"""For tests that take the fixture `broker`, which is None for sqlite."""
+
 SESSION_MS = 2_000
 """On Kafka: how soon a killed worker is missed. Short, so that many deaths fit into one test run."""
 
 
 def broker_of(request: pytest.FixtureRequest) -> Kafka | None:
-    """The broker of the run, where a test of `LOGS` runs on Kafka."""
+    """The broker of the run, where a test of `on_each_log` runs on Kafka."""
     return request.getfixturevalue("kafka") if request.param == "kafka" else None
 
 
