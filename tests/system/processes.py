@@ -80,6 +80,12 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped by SIGSTOP."""
+        state = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        return state == "T"
+
     async def gone(self) -> int:
         """Wait for its end; return the exit code, negative after a signal."""
         await asyncio.wait_for(self.process.wait(), HANG_SECONDS)
@@ -130,9 +136,10 @@ class World:
         self.history = Follower(log, app, EFFECTS, PARTITIONS)
         self.processes: list[Process] = []
 
-    async def worker(self, crash_at: str = "", **settings: Any) -> Process:
-        """Start a worker process; `crash_at` is a crash point as in STREAMS_CRASH_AT."""
-        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "SHOP_DB": self.outside_path, "SHOP_APP": self.app}
+    async def worker(self, crash_at: str = "", *, freeze_at: str = "", **settings: Any) -> Process:
+        """Start a worker process; `crash_at` is a crash point as in STREAMS_CRASH_AT, `freeze_at` too."""
+        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "FREEZE_AT": freeze_at}
+        environment |= {"SHOP_DB": self.outside_path, "SHOP_APP": self.app}
         settings = {"partitions": PARTITIONS} | settings
         process = Process(
             await asyncio.create_subprocess_exec(
