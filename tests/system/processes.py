@@ -23,18 +23,22 @@ from tests.runtime.checker import Checked, check_log, try_event
 from tests.runtime.history import HANG_SECONDS, History, until
 from tests.system import shop
 
-__all__ = ["LOGS", "PARTITIONS", "Process", "World", "broker_of", "members", "world"]
+__all__ = ["PARTITIONS", "Follower", "Process", "World", "broker_of", "members", "on_each_log", "world"]
 
 PARTITIONS = 4
 EFFECTS = ("mails", "parcels")
 RUNNER = Path(__file__).with_name("run_worker.py")
-LOGS = ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)]
+on_each_log = pytest.mark.parametrize(
+    "broker", ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+)
+"""For tests that take the fixture `broker`, which is None for sqlite."""
+
 SESSION_MS = 2_000
 """On Kafka: how soon a killed worker is missed. Short, so that many deaths fit into one test run."""
 
 
 def broker_of(request: pytest.FixtureRequest) -> Kafka | None:
-    """The broker of the run, where a test of `LOGS` runs on Kafka."""
+    """The broker of the run, where a test of `on_each_log` runs on Kafka."""
     return request.getfixturevalue("kafka") if request.param == "kafka" else None
 
 
@@ -75,6 +79,12 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped by SIGSTOP."""
+        state = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        return state == "T"
 
     async def gone(self) -> int:
         """Wait for its end; return the exit code, negative after a signal."""
@@ -126,9 +136,10 @@ class World:
         self.history = Follower(log, app, EFFECTS, PARTITIONS)
         self.processes: list[Process] = []
 
-    async def worker(self, crash_at: str = "", **settings: Any) -> Process:
-        """Start a worker process; `crash_at` is a crash point as in STREAMS_CRASH_AT."""
-        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "SHOP_DB": self.outside_path, "SHOP_APP": self.app}
+    async def worker(self, crash_at: str = "", *, freeze_at: str = "", **settings: Any) -> Process:
+        """Start a worker process; `crash_at` is a crash point as in STREAMS_CRASH_AT, `freeze_at` too."""
+        environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "FREEZE_AT": freeze_at}
+        environment |= {"SHOP_DB": self.outside_path, "SHOP_APP": self.app}
         settings = {"partitions": PARTITIONS} | settings
         process = Process(
             await asyncio.create_subprocess_exec(

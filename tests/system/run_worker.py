@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from streams.cli.logs import open_log
 from streams.observer import Observer
+from streams.runtime import crash
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import Worker
 from tests.system import shop
@@ -44,7 +45,23 @@ class Teller(Observer):
         self.say("parked", run_id, op, code, message)
 
 
+def freeze_at(wanted: str) -> None:
+    """POINT:N stops the process, as SIGSTOP does, the N-th time that it passes this crash point."""
+    point, _, count = wanted.partition(":")
+    left = int(count)
+
+    def hook(passed: str) -> None:
+        nonlocal left
+        left -= passed == point
+        if passed == point and not left:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    crash.install(hook)
+
+
 async def main(url: str, settings: dict[str, object]) -> None:
+    if wanted := os.environ.get("FREEZE_AT"):
+        freeze_at(wanted)
     log = await open_log(url)
     worker = Worker(shop.app, log, settings=WorkerSettings(**settings), observer=Teller(), owner=f"w{os.getpid()}")
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

@@ -212,6 +212,13 @@ async def block_loop(ctx: TaskContext, seconds: float) -> str:
 
 
 @app.task
+def block_thread(ctx: TaskContext, seconds: float) -> str:
+    note(ctx, "block thread")
+    time.sleep(seconds)
+    return "blocked a thread"
+
+
+@app.task
 def hold_gil(ctx: TaskContext, size: int) -> int:
     note(ctx, "gil")
     return (3 ** (size if ctx.attempt == 1 else 1)).bit_length()  # one call that never gives the interpreter lock back
@@ -240,6 +247,11 @@ async def patient(ctx: Context, seconds: float) -> str:
 @app.workflow(version=1)
 async def blocking(ctx: Context, seconds: float) -> str:
     return await ctx.run(block_loop, seconds)
+
+
+@app.workflow(version=1)
+async def blocking_thread(ctx: Context, seconds: float) -> str:
+    return await ctx.run(block_thread, seconds)
 
 
 @app.workflow(version=1)

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from streams.dev import Kafka
 from streams.kernel import bodies as ev
 from streams.kernel.run import Phase
 from streams.log.sqlite.patience import lock_holder
 from tests.runtime.history import start, until
-from tests.system.processes import Process, World, world
+from tests.system.processes import Process, World, on_each_log, world
 
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+def run(folder: Path, scenario: Callable[[World], Awaitable[None]], kafka: Kafka | None = None) -> None:
     async def inside() -> None:
-        async with world(folder) as w:
+        async with world(folder, kafka) as w:
             await scenario(w)
 
     asyncio.run(inside())
@@ -64,7 +65,8 @@ def test_f24_a_frozen_worker_publishes_nothing_after_it_and_rejoins_by_itself(tm
     run(tmp_path, scenario)
 
 
-def test_f05_a_graceful_stop_lets_a_task_finish_within_its_bound(tmp_path: Path):
+@on_each_log
+def test_f05_a_graceful_stop_lets_a_task_finish_within_its_bound(tmp_path: Path, broker: Kafka | None):
     async def scenario(w: World) -> None:
         first = await w.worker()
         await first.owns(4)
@@ -77,21 +79,24 @@ def test_f05_a_graceful_stop_lets_a_task_finish_within_its_bound(tmp_path: Path)
         checked = await w.check()
         assert all(leases[-1].released for leases in checked.leases.values())
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
-def test_f12_twenty_graceful_deploys_during_one_slow_task_use_up_no_attempt(tmp_path: Path):
+@on_each_log
+def test_f12_many_graceful_deploys_during_one_slow_task_use_up_no_attempt(tmp_path: Path, broker: Kafka | None):
+    deploys = 3 if broker else 20
+
     async def scenario(w: World) -> None:
         worker = await w.worker(stop_seconds=0.0)
         await worker.owns(4)
         await w.history.start("patient", "patient", 30.0)
-        for deploy in range(1, 21):
+        for deploy in range(1, deploys + 1):
             await until(lambda deploy=deploy: len(w.attempts("patient", "slow")) == deploy, f"attempt {deploy}")
             following = await w.worker(stop_seconds=0.0)
             assert await worker.stop() == 0
             worker = following
-        returned = await w.history.seen("patient", ev.AttemptReturned, 20)
-        assert [body.attempt for body in returned] == list(range(1, 21))
+        returned = await w.history.seen("patient", ev.AttemptReturned, deploys)
+        assert [body.attempt for body in returned] == list(range(1, deploys + 1))
         assert w.history.bodies("patient", ev.AttemptFailed) == []
         await worker.owns(4)
         assert await worker.stop() == 0
@@ -100,10 +105,11 @@ def test_f12_twenty_graceful_deploys_during_one_slow_task_use_up_no_attempt(tmp_
         assert op.spent <= 1
         assert op.maybe
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
-def test_after_a_graceful_stop_the_next_worker_starts_at_once(tmp_path: Path):
+@on_each_log
+def test_after_a_graceful_stop_the_next_worker_starts_at_once(tmp_path: Path, broker: Kafka | None):
     async def scenario(w: World) -> None:
         first = await w.worker()
         await first.owns(4)
@@ -117,10 +123,11 @@ def test_after_a_graceful_stop_the_next_worker_starts_at_once(tmp_path: Path):
         assert loop.time() - began < 10
         assert await second.stop() == 0
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
-def test_f05_workers_that_join_and_leave_lose_and_double_nothing(tmp_path: Path):
+@on_each_log
+def test_f05_workers_that_join_and_leave_lose_and_double_nothing(tmp_path: Path, broker: Kafka | None):
     runs = [f"steps{n}" for n in range(300)]
 
     async def feed(w: World) -> None:
@@ -145,7 +152,7 @@ def test_f05_workers_that_join_and_leave_lose_and_double_nothing(tmp_path: Path)
         assert all(checked.runs[run_id].phase is Phase.COMPLETED for run_id in runs)
         assert len(checked.effects) == 600
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
 POINTS = [

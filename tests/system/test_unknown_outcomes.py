@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from streams.dev import Kafka
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.run import OpPhase, Phase
 from tests.runtime.history import start
-from tests.system.processes import Process, World, world
+from tests.system.processes import Process, World, on_each_log, world
 
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+def run(folder: Path, scenario: Callable[[World], Awaitable[None]], kafka: Kafka | None = None) -> None:
     async def inside() -> None:
-        async with world(folder) as w:
+        async with world(folder, kafka) as w:
             await scenario(w)
 
     asyncio.run(inside())
@@ -34,7 +35,8 @@ async def crash_once(w: World, workflow: str, value: object, crash_at: str) -> P
     return await w.worker()
 
 
-def test_f26_an_outcome_that_a_look_up_finds_is_used(tmp_path: Path):
+@on_each_log
+def test_f26_an_outcome_that_a_look_up_finds_is_used(tmp_path: Path, broker: Kafka | None):
     async def scenario(w: World) -> None:
         second = await crash_once(w, "uncertain", "found", "task.returned/order")
         assert await w.history.result("run") == "made by attempt 1"
@@ -43,7 +45,7 @@ def test_f26_an_outcome_that_a_look_up_finds_is_used(tmp_path: Path):
         await second.stop()
         await w.check()
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
 def test_f26_what_a_look_up_denies_is_done_again(tmp_path: Path):
@@ -57,7 +59,8 @@ def test_f26_what_a_look_up_denies_is_done_again(tmp_path: Path):
     run(tmp_path, scenario)
 
 
-def test_f26_what_no_look_up_can_tell_parks_for_a_person(tmp_path: Path):
+@on_each_log
+def test_f26_what_no_look_up_can_tell_parks_for_a_person(tmp_path: Path, broker: Kafka | None):
     async def scenario(w: World) -> None:
         second = await crash_once(w, "uncertain", "unknown", "task.started/order")
         (parked,) = await w.history.seen("run", ev.OpParked)
@@ -68,7 +71,7 @@ def test_f26_what_no_look_up_can_tell_parks_for_a_person(tmp_path: Path):
         await second.stop()
         await w.check()
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, broker)
 
 
 @pytest.mark.parametrize("point", ["task.started/once", "task.returned/once"])

@@ -15,7 +15,6 @@ from streams.log.port import NewRecord
 __all__ = ["Reports", "produce"]
 
 _ROOM_SECONDS = 0.01
-_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 class Reports:
@@ -39,11 +38,6 @@ class Reports:
         broker refused counts for the client and not for the broker: the next transaction would be out of sequence.
         """
         return self.complete and not self.failures
-
-    @property
-    def purged(self) -> bool:
-        """Whether the client itself has thrown records away."""
-        return any(error.code() in _PURGED for _, error in self.failures)
 
     @property
     def refused_by_broker(self) -> bool:

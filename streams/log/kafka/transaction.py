@@ -22,8 +22,9 @@ SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
 ABORT_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
 END_SECONDS = 60.0
-HANG_SECONDS = 20.0
-"""How much longer than its time-out a call of the client may take, before it counts as one that never returns."""
+HANG_SECONDS = 5.0
+"""How much longer than its time-out a call of the client may take, before it counts as one that never returns: sending
+offsets does not keep it when the coordinator is gone from the metadata (librdkafka issue 5456)."""
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
 
@@ -114,9 +115,6 @@ class Transactor:
             self._on_step("commit.produced")
             self._within(SEND_SECONDS, self._client.flush, SEND_SECONDS)
             self._on_step("commit.flushed")
-            if reports.purged:
-                # The client has given the transaction up, and only a call tells why: a fence must not look like a pause
-                self._send_offsets(offsets, group)
             reports.check(records)
             self._send_offsets(offsets, group)
             self._on_step("commit.fenced")
@@ -228,17 +226,23 @@ class Transactor:
 
     def _abort(self, reports: Reports) -> None:
         """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        if not self._is_aborted(reports) or not reports.all_taken:
+        if not self._is_aborted(reports):
             self._move(State.WORN)
             self._drop()
 
     def _is_aborted(self, reports: Reports) -> bool:
+        """Whether the client could abort. The one that takes the place of a worn one ends the transaction.
+
+        With records under way it must not even try: it would lose track of its sequence, and where the broker has not
+        answered the registration of a partition, the late answer ends the process with a failed assertion.
+        """
         deadline = time.monotonic() + ABORT_SECONDS
         while True:
             try:
                 if not reports.complete:
-                    # An abort cuts off what is under way, and the client loses track of its sequence.
                     self._within(SETTLE_SECONDS, self._client.flush, SETTLE_SECONDS)
+                if not reports.all_taken:
+                    return False
                 self._within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
             except RAISED as raised:
                 if not error_of(raised).retriable() or time.monotonic() > deadline:
