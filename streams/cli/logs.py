@@ -13,6 +13,7 @@ from streams.cli.parser import log_url
 from streams.cli.terminal import note
 from streams.client import Client
 from streams.errors import UsageError
+from streams.log.address import shown
 from streams.log.port import Log
 from streams.log.sqlite import open_sqlite
 from streams.log.sqlite.place import parse_url, refuse_network
@@ -33,8 +34,8 @@ async def open_log(url: str) -> Log:
     if scheme == "kafka":
         return await _open_kafka(url)
     if scheme == "memory":
-        raise UsageError(f"{url!r} lives inside one process, for tests; here use sqlite:///PATH")
-    raise UsageError(f"{url!r} is no address of a log; write sqlite:///PATH or kafka://HOST:PORT")
+        raise UsageError(f"{shown(url)!r} lives inside one process, for tests; here use sqlite:///PATH")
+    raise UsageError(f"{shown(url)!r} is no address of a log; write sqlite:///PATH or kafka://HOST:PORT")
 
 
 async def _open_kafka(url: str) -> Log:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from streams.errors import UsageError
+from streams.log.address import shown
 
 __all__ = ["Place", "network_filesystem", "parse_url", "refuse_network"]
 
@@ -46,7 +47,7 @@ def parse_url(url: str) -> Place:
     path = unquote(parts.path)[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or not parts.path.startswith("/"):
         raise UsageError(
-            f"{url!r} is no address of a sqlite log: write sqlite:///relative.db or sqlite:////absolute/path.db"
+            f"{shown(url)!r} is no address of a sqlite log: write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
     settings = {
         "session_timeout_ms": SESSION_TIMEOUT_MS_DEFAULT,
@@ -54,9 +55,9 @@ def parse_url(url: str) -> Place:
     }
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in settings:
-            raise UsageError(f"unknown setting {name!r} in {url!r}: known are {', '.join(sorted(settings))}")
+            raise UsageError(f"unknown setting {name!r} in {shown(url)!r}: known are {', '.join(sorted(settings))}")
         if not text.isdecimal():
-            raise UsageError(f"{name} in {url!r} must be a number of milliseconds, not {text!r}")
+            raise UsageError(f"{name} in {shown(url)!r} must be a number of milliseconds, not {text!r}")
         settings[name] = int(text)
     if settings["session_timeout_ms"] < SESSION_TIMEOUT_MS_MIN:
         raise UsageError(
