@@ -66,6 +66,10 @@ class Engine:
         self.stub_seconds = self.settings.stub_seconds(commands.config)
         self.marks = marks_of(self.topics, found)
 
+    def hold(self, hot: Hot) -> None:
+        """Keep a coroutine that a turn moves on out of the choice of the least recently used, until it is touched."""
+        self._lives.pop(hot, None)
+
     def touch(self, hot: Hot) -> None:
         """Note that a run's coroutine was used; the least recently used one beyond the bound leaves memory."""
         if hot.live is None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from streams.runtime.inputs import Item
+from streams.runtime.inputs import Arrived, Happened, Item
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "Taken"]
+
+RunKey = tuple[int, str]
+
+
+class Taken(NamedTuple):
+    """Inputs for a turn, and those whose partition is not owned (any more): they begin anew."""
+
+    items: list[Item]
+    dropped: list[Item]
 
 
 class Inbox:
@@ -16,15 +26,18 @@ class Inbox:
 
     def __init__(self) -> None:
         self.filled = asyncio.Event()
-        self._items: deque[Item] = deque()
-        self._suspects = 0
+        self.suspects = 0
         """So many inputs in front lead to a record that is refused, though nobody knows which of them."""
+        self._items: deque[Item] = deque()
+        self._held: list[Item] = []
+        self._held_commands: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + len(self._held)
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._items)
+        yield from self._held
+        yield from self._items
 
     def put(self, items: Sequence[Item]) -> None:
         """Add at the end, and wake whoever waits for it."""
@@ -35,25 +48,58 @@ class Inbox:
     def put_back(self, items: Sequence[Item], *, suspects: int = 0) -> None:
         """Add in front. The first `suspects` of all that wait are tried in halves: one of them is refused."""
         self._items.extendleft(reversed(items))
-        self._suspects = suspects
+        self.suspects = suspects
         if self._items:
             self.filled.set()
 
-    def take(self, inputs_max: int) -> list[Item]:
-        """Remove and return what the next turn is made of."""
-        room = inputs_max
-        if self._suspects:
-            room = max(1, self._suspects // 2)
-            self._suspects -= room
-        taken = [self._items.popleft() for _ in range(min(room, len(self._items)))]
+    def take(self, inputs_max: int, owned: Mapping[int, int], busy: Container[RunKey] = ()) -> Taken:
+        """Remove and return what the next turn is made of.
+
+        What is for a `busy` run is held until `release`, and so are the commands behind it in its partition: the
+        offset that goes with a turn is one below which every command has had its outcome.
+        """
+        if self.suspects:
+            inputs_max = max(1, self.suspects // 2)
+            self.suspects -= inputs_max
+        taken = Taken([], [])
+        while self._items and len(taken.items) + len(taken.dropped) < inputs_max:
+            item = self._items.popleft()
+            partition = item.partition
+            if not partition.running or owned.get(partition.number) != partition.incarnation:
+                taken.dropped.append(item)
+            elif busy and self._must_wait(item, busy):
+                self._held.append(item)
+            else:
+                taken.items.append(item)
         if self._items:
             self.filled.set()
         else:
             self.filled.clear()
         return taken
 
-    def take_of(self, partitions: Collection[int]) -> list[Item]:
+    def release(self) -> None:
+        """Put what was held in front again."""
+        held, self._held = self._held, []
+        self._held_commands.clear()
+        self._items.extendleft(reversed(held))
+        if self._items:
+            self.filled.set()
+
+    def take_of(self, partitions: Container[int]) -> list[Item]:
         """Remove and return all of these partitions."""
+        self.release()
         taken = [item for item in self._items if item.partition.number in partitions]
         self._items = deque(item for item in self._items if item.partition.number not in partitions)
         return taken
+
+    def _must_wait(self, item: Item, busy: Container[RunKey]) -> bool:
+        number = item.partition.number
+        if isinstance(item, Happened):
+            return (number, item.run_id) in busy
+        if not isinstance(item, Arrived):
+            return False
+        key = (item.record.key or b"").decode("utf-8", "backslashreplace")
+        if number in self._held_commands or (number, key) in busy:
+            self._held_commands.add(number)
+            return True
+        return False

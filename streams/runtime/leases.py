@@ -5,36 +5,28 @@ from __future__ import annotations
 import os
 import socket
 
-from streams.log.port import Headers, NewRecord
+from streams.log.port import NewRecord
+from streams.runtime.engine import Engine
 from streams.runtime.partition import Partition
 from streams.wire.records import Lease, encode_lease
-from streams.wire.topics import Topics
 
 __all__ = ["lease_record"]
 
 
 def lease_record(
-    topics: Topics,
-    partition: Partition,
-    *,
-    owner: str,
-    address: str,
-    ids: tuple[str, ...],
-    now: int,
-    released: bool = False,
-    marks: Headers = (),
+    engine: Engine, partition: Partition, applied: int, ids: tuple[str, ...], *, now: int, released: bool = False
 ) -> NewRecord:
     """The lease of a partition as a record of the lease topic; its key is the partition's number.
 
-    `marks` tell the next owner what the topics were like.
+    Its headers tell the next owner what the topics were like.
     """
     lease = Lease(
         partition=partition.number,
-        owner=owner,
+        owner=engine.owner,
         epoch=partition.epoch,
         transactional_ids=ids,
-        address=address or socket.gethostname(),
-        applied=partition.applied,
+        address=engine.settings.address or socket.gethostname(),
+        applied=applied,
         tail=partition.tail(),
         topic_id=partition.topic_id,
         claimed_at=now,
@@ -42,4 +34,5 @@ def lease_record(
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease), marks)
+    key = str(partition.number).encode()
+    return NewRecord(engine.topics.leases, partition.number, key, encode_lease(lease), engine.marks)

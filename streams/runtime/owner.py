@@ -298,6 +298,7 @@ class Owner:
         while True:
             turn = Turn(worker.engine, {})
             del items[: turn.take(items)]
+            turn.finish()
             if not items:
                 await pass_markers(worker, partitions)
                 for partition in partitions:

@@ -7,20 +7,16 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
 
 from streams.authoring.app import App
 from streams.clock import Clock, SystemClock
 from streams.errors import (
-    CommitAborted,
     Fenced,
     InDoubt,
     LogDamaged,
-    LogError,
     LogUnavailable,
-    SendRefused,
     StreamsError,
 )
 from streams.kernel.inputs import Due
@@ -28,19 +24,17 @@ from streams.kernel.run import OpPhase
 from streams.log.port import GroupSnapshot, Log, Member, Producer
 from streams.observer import Observer
 from streams.runtime import crash
-from streams.runtime.blame import blame
 from streams.runtime.closing import close_producer, drain, leave_group
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
 from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
-from streams.runtime.outgoing import Stop
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.settings import WorkerSettings
-from streams.runtime.telling import tell
 from streams.runtime.timers import Timers
 from streams.runtime.turn import Turn
+from streams.runtime.turns import TurnLock, Turns
 from streams.runtime.watch import Watch, prepare_topics
 from streams.wire.app_codec import make_codec
 from streams.wire.topics import topics_of
@@ -48,11 +42,8 @@ from streams.wire.topics import topics_of
 __all__ = ["PartitionRefused", "Worker"]
 
 _POLL_SECONDS = 0.2
-_UNAVAILABLE_SECONDS = 0.05
 _CUT_OFF_SECONDS = 5.0
 _SAY_SECONDS = 30.0
-
-T = TypeVar("T")
 
 
 class PartitionRefused(StreamsError):
@@ -84,7 +75,7 @@ class Worker:
             observer=observer or Observer(),
             clock=clock or SystemClock(),
         )
-        self.turn_lock = asyncio.Lock()
+        self.turn_lock = TurnLock()
         self.topic_ids: dict[str, str] = {}
         self.member: Member
         self.producer: Producer
@@ -92,7 +83,7 @@ class Worker:
         self.dispatcher = Dispatcher(self.engine, self.put)
         self.timers = Timers(self.engine.clock, self._fire)
         self._strict = strict
-        self._inbox = Inbox()
+        self.inbox = Inbox()
         self._polled = asyncio.Event()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -129,7 +120,7 @@ class Worker:
         self._stopping.set()
 
     async def _work(self) -> None:
-        runs = (self._poll_loop, self._turn_loop, self._sweep_loop, Watch(self).run)
+        runs = (self._poll_loop, Turns(self).run, self._sweep_loop, Watch(self).run)
         loops = [asyncio.create_task(run()) for run in runs]
         for loop in loops:
             loop.add_done_callback(self._loop_ended)
@@ -158,11 +149,11 @@ class Worker:
 
     def put(self, item: Item) -> None:
         """Give the next turn an input."""
-        self._inbox.put([item])
+        self.inbox.put([item])
 
     def take_finished(self, partitions: set[int]) -> list[Item]:
         """Remove and return what waits for turns of these partitions."""
-        return self._inbox.take_of(partitions)
+        return self.inbox.take_of(partitions)
 
     def _fire(self, partition: Partition, run_id: str, op_id: str) -> None:
         hot = partition.runs.get(run_id)
@@ -178,7 +169,7 @@ class Worker:
         settings = self.engine.settings
         said = -math.inf
         while self._polling:
-            while len(self._inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
+            while len(self.inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
                 await asyncio.sleep(0.005)
             try:
                 batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
@@ -197,12 +188,12 @@ class Worker:
             self._polled.set()
             partitions = self.owner.partitions
             places = ((partitions.get(record.partition), record) for record in batch.records)
-            self._inbox.put([Arrived(place, record) for place, record in places if place and place.running])
+            self.inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property
     def busy(self) -> bool:
         """Whether tasks run, or inputs wait for a turn."""
-        return bool(self.dispatcher.running or self._inbox) and self._failure is None
+        return bool(self.dispatcher.running or self.inbox) and self._failure is None
 
     async def newer_snapshot(self, snapshot: GroupSnapshot) -> None:
         """Wait until a later poll has been made; after half a second go on with what there is."""
@@ -225,82 +216,6 @@ class Worker:
                     self.put(Sweep(partition))
 
     # -- turns ---------------------------------------------------------------------------------------------------
-
-    async def _turn_loop(self) -> None:
-        while True:
-            await self._inbox.filled.wait()
-            redo = False
-            async with self.turn_lock:
-                await self._patiently(self.trust_producer)
-                snapshot = self.member.snapshot()
-                items = self._next_items(snapshot)
-                if items:
-                    redo = await self._turn(snapshot, items)
-            if redo:
-                await self.newer_snapshot(snapshot)
-            else:
-                # Outcomes of what was just dispatched, and commands that came meanwhile, make the next turn larger.
-                await asyncio.sleep(0)
-
-    def _next_items(self, snapshot: GroupSnapshot) -> list[Item]:
-        """What waits, without that of partitions which this worker does not own (any more): they begin anew."""
-        items: list[Item] = []
-        dropped: list[Item] = []
-        for item in self._inbox.take(self.engine.settings.turn_inputs_max):
-            partition = item.partition
-            owned = partition.running and snapshot.owned.get(partition.number) == partition.incarnation
-            (items if owned else dropped).append(item)
-        self.dispatcher.settle(dropped)
-        return items
-
-    async def _turn(self, snapshot: GroupSnapshot, items: list[Item]) -> bool:
-        """Decide, commit, adopt, dispatch. True means: not committed, the inputs are back in front, go on later."""
-        stopped: dict[tuple[int, str], Stop] = {}
-        while True:
-            crash.passing("turn.taken")
-            began = self.engine.clock.monotonic()
-            turn = Turn(self.engine, self.dispatcher.slots())
-            taken = turn.take(items, stopped=stopped)
-            if taken < len(items):
-                self._inbox.put_back(items[taken:])
-                del items[taken:]
-            for partition in turn.swept:
-                turn.add_lease(partition, (self.producer.id,))
-            crash.passing("turn.decided")
-            try:
-                offsets = [] if turn.empty else await self._commit(snapshot, turn)
-            except SendRefused as error:
-                turn.discard()
-                rest = blame(turn, items, error, stopped)
-                self._inbox.put_back(rest, suspects=len(rest))
-                self.engine.observer.redo(str(error))
-            except (CommitAborted, Fenced, InDoubt) as error:
-                turn.discard()
-                await self._not_committed(error, items)
-                return True
-            else:
-                turn.adopt(offsets)
-                self._after(turn, items)
-                if offsets:
-                    seconds = self.engine.clock.monotonic() - began
-                    self.engine.observer.turn(len(turn.working), len(turn.records), seconds)
-                return False
-
-    async def _commit(self, snapshot: GroupSnapshot, turn: Turn) -> list[int]:
-        crash.passing("commit.before")
-        return await self._patiently(lambda: self.commit(snapshot, turn))
-
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until the log is there."""
-        said = False
-        while True:
-            try:
-                return await attempt()
-            except LogUnavailable as error:
-                if not said:
-                    self.engine.observer.message(f"the log does not take a commit, trying again: {error}")
-                    said = True
-                await asyncio.sleep(_UNAVAILABLE_SECONDS)
 
     async def commit(self, snapshot: GroupSnapshot, turn: Turn) -> list[int]:
         """Commit a turn, with the turn lock held.
@@ -339,27 +254,6 @@ class Worker:
             raise
         self.producer, self._distrusted = fresh, False
         await self.owner.all_again()
-
-    async def _not_committed(self, error: LogError, items: list[Item]) -> None:
-        self.engine.observer.redo(str(error))
-        self._inbox.put_back(items)
-        if not isinstance(error, CommitAborted):
-            await self.owner.all_again()
-
-    def _after(self, turn: Turn, items: Sequence[Item]) -> None:
-        for start in turn.starts:
-            self.dispatcher.start(*start)
-        self.dispatcher.settle(items)
-        for timer in turn.timers:
-            self.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
-        for partition, run_id in turn.stops:
-            self.dispatcher.stop_asked(partition, run_id)
-        for partition, run_id in turn.gone:
-            self.dispatcher.forget(partition, run_id)
-        for sweep in turn.more:
-            self.put(sweep)
-        tell(self.engine.observer, turn)
-        crash.passing("turn.adopted")
 
     # -- trouble -------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ async def in_one_turn(lab: KafkaLab, running: Running, requests: Sequence[tuple[
     worker = running.worker
     async with worker.turn_lock:
         await lab.history.send_all(list(requests))
-        await until(lambda: sum(isinstance(item, Arrived) for item in worker._inbox) == len(requests))
+        await until(lambda: sum(isinstance(item, Arrived) for item in worker.inbox) == len(requests))
 
 
 async def limit(lab: KafkaLab, topic: str, size: int) -> None:

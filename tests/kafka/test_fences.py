@@ -155,7 +155,7 @@ async def test_f22_two_workers_that_settle_one_dead_owner_at_the_same_moment_bot
     async with first.worker.turn_lock:
         first.worker.commit = dies  # type: ignore[method-assign]
         await lab.history.send_all([(name, resume("yes")) for name in names])
-        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+        await until(lambda: len(first.worker.inbox) == PARTITIONS)
     await until(lambda: left)
     assert len(left[0].offsets()) == PARTITIONS
     dead = first.worker.producer.id

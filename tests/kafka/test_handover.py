@@ -54,7 +54,7 @@ async def test_f05_what_is_finished_is_committed_by_the_owner_that_gives_its_par
         second = await lab.worker(owns=0)
         await until(lambda: first.worker.turn_lock._waiters, "the call that takes partitions back")
         gate.open.set()
-        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+        await until(lambda: len(first.worker.inbox) == PARTITIONS)
     await second.owns(2)
     for name in names:
         assert await lab.history.result(name) == 1
@@ -111,7 +111,7 @@ async def test_f05_a_turn_in_flight_is_settled_before_its_partition_leaves(lab: 
     first.worker.producer.commit = slow  # type: ignore[method-assign]
     async with first.worker.turn_lock:
         gate.open.set()
-        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+        await until(lambda: len(first.worker.inbox) == PARTITIONS)
     await waiting.wait()
     second = await lab.worker(owns=2)
     for name in names:
@@ -229,7 +229,7 @@ async def test_inputs_of_another_incarnation_are_dropped(lab: KafkaLab):
         worker.put(Sweep(worker.owner.partitions[2]))
         snapshot = worker.member.snapshot()
         came_back = snapshot._replace(owned={**snapshot.owned, 1: old.incarnation + 1})
-        assert [item.partition.number for item in worker._next_items(came_back)] == [2]
+        assert [item.partition.number for item in worker.inbox.take(100, came_back.owned).items] == [2]
 
 
 # -- a storm -----------------------------------------------------------------------------------------------------------

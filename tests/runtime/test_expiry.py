@@ -470,7 +470,7 @@ async def test_many_runs_that_are_due_at_once_take_many_small_turns(lab: Lab):
 async def ended_and_adopted(running: Running, lab: Lab, runs: list[str]) -> None:
     await lab.history.ended(*runs)
     await until(lambda: all(is_terminal(in_memory(running, lab, run_id) or Run("", "")) for run_id in runs))
-    await until(lambda: not running.worker._inbox and not running.worker.turn_lock.locked(), "rest")
+    await until(lambda: not running.worker.inbox and not running.worker.turn_lock.locked(), "rest")
 
 
 async def as_stubs(running: Running, lab: Lab, runs: list[str]) -> None:

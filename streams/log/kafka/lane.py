@@ -58,11 +58,6 @@ class Lane:
             self._closed = True
             self._jobs.put(None)
 
-    def abandon(self) -> None:
-        """Wait for nothing any more: the job that runs does not end."""
-        self._closed = True
-        self._jobs.put(None)
-
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             call, loop, future = job
