@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from streams.authoring.app import App, AppDefinitions
 from streams.clock import Clock
@@ -51,8 +52,9 @@ class Engine:
         self._lives: OrderedDict[Hot, None] = OrderedDict()
         self._unclosed: list[Driver] = []
 
-    def learn(self, commands: TopicInfo) -> None:
-        """Take in how the topic of the commands is set up."""
+    def know(self, found: Mapping[str, TopicInfo]) -> None:
+        """Take in the topics as they are."""
+        commands = found[self.topics.commands]
         self.partitions = commands.partitions
         self.stub_seconds = self.settings.stub_seconds(commands.config)
 

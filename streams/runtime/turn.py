@@ -29,7 +29,7 @@ from streams.runtime.outgoing import (
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition
-from streams.runtime.sweep import sweep
+from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
 from streams.wire.records import (
@@ -63,15 +63,7 @@ class Turn:
         """Events to tell of, each with the name of the task that it is about."""
         self.letters: list[DeadLetter] = []
         self.skipped: dict[int, int] = {}
-        self.swept: list[Partition] = []
-        """Partitions whose sweep has come to its end."""
-        self.more: list[Sweep] = []
-        """Sweeps to go on with in the next turn."""
-        self.gone: list[tuple[Partition, str]] = []
-        """Runs that have expired."""
-        self.looked = 0
-        self.aged = 0
-        """How many runs its sweeps have looked at, and for how many something was due."""
+        self.swept = Swept()
         self.bytes = 0
         self._damages: list[Damage] = []
         self._slots = slots

@@ -95,7 +95,7 @@ class Worker:
         engine = self.engine
         found = await ensure_topics(self.log, engine.topics, engine.settings.partitions)
         self.topic_ids = {name: info.id for name, info in found.items()}
-        engine.learn(found[engine.topics.commands])
+        engine.know(found)
         crash.install_from(os.environ)
         engine.guard.start()
         async with AsyncExitStack() as stack:
@@ -263,7 +263,7 @@ class Worker:
             taken = turn.take(items, stopped=stopped)
             self._put_back(items[taken:])
             del items[taken:]
-            for partition in turn.swept:
+            for partition in turn.swept.done:
                 turn.add_lease(partition, (self.producer.id,))
             crash.passing("turn.decided")
             try:
@@ -366,9 +366,9 @@ class Worker:
             self.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
         for partition, run_id in turn.stops:
             self.dispatcher.stop_asked(partition, run_id)
-        for partition, run_id in turn.gone:
+        for partition, run_id in turn.swept.gone:
             self.dispatcher.forget(partition, run_id)
-        for sweep in turn.more:
+        for sweep in turn.swept.more:
             self.put(sweep)
         tell(self.engine.observer, turn)
         crash.passing("turn.adopted")
