@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streams.runtime.partition import Hot, Partition
     from streams.runtime.turn import Turn
 
-__all__ = ["sweep"]
+__all__ = ["Swept", "sweep"]
 
 # What is kept for how long, and why it can be forgotten then: decision 0009.
 
@@ -47,30 +47,47 @@ class _Bounds(NamedTuple):
         return cls(*(now - seconds * _SECOND_US for seconds in ages))
 
 
+class Swept:
+    """What the sweeps of one turn have come to."""
+
+    __slots__ = ("aged", "done", "gone", "looked", "more")
+
+    def __init__(self) -> None:
+        self.done: list[Partition] = []
+        """Partitions of which all runs have been looked at: their leases are due."""
+        self.more: list[Sweep] = []
+        """What to go on with in the next turn."""
+        self.gone: list[tuple[Partition, str]] = []
+        """Runs that have expired."""
+        self.looked = 0
+        self.aged = 0
+        """How many runs were looked at, and for how many something was due."""
+
+
 def sweep(turn: Turn, item: Sweep) -> None:
     """Look at the runs of a partition; where the turn is full before the end, the next one goes on."""
     partition, at, engine = item.partition, item.next, turn.engine
     runs = tuple(partition.runs) if item.runs is None else item.runs
     bounds = _Bounds.at(turn.now, engine.settings, engine.stub_seconds)
     youngest = max(bounds.strip, bounds.early)
-    while at < len(runs) and turn.looked < _LOOKS_MAX and not _is_full(turn):
+    while at < len(runs) and turn.swept.looked < _LOOKS_MAX and not _is_full(turn):
         hot = partition.runs.get(runs[at])
         at += 1
-        turn.looked += 1
+        turn.swept.looked += 1
         # Most runs are young and covered by a checkpoint: they cost no more than this line.
         if hot is None or hot.damaged is not None or (hot.first_offset is None and hot.run.at > youngest):
             continue
         if _do_what_is_due(turn, partition, hot, bounds):
-            turn.aged += 1
+            turn.swept.aged += 1
     if at < len(runs):
-        turn.more.append(Sweep(partition, runs, at))
+        turn.swept.more.append(Sweep(partition, runs, at))
     else:
-        turn.swept.append(partition)
+        turn.swept.done.append(partition)
 
 
 def _is_full(turn: Turn) -> bool:
     settings = turn.engine.settings
-    return turn.aged >= settings.sweep_records_max or turn.bytes > settings.turn_bytes_max
+    return turn.swept.aged >= settings.sweep_records_max or turn.bytes > settings.turn_bytes_max
 
 
 def _do_what_is_due(turn: Turn, partition: Partition, hot: Hot, bounds: _Bounds) -> bool:
@@ -111,7 +128,7 @@ def _expire(turn: Turn, partition: Partition, hot: Hot, reason: str) -> None:
     at = max(turn.now, run.at)
     event = Event(run.run_id, run.identity, run.seq + 1, at, None, None, partition.epoch, RunExpired(reason))
     working.gone = True
-    turn.gone.append((partition, run.run_id))
+    turn.swept.gone.append((partition, run.run_id))
     turn.add_event(working, event, encode_event(event))
     turn.add(NewRecord(turn.engine.topics.checkpoints, partition.number, run.run_id.encode(), None), working)
 

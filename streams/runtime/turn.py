@@ -29,7 +29,7 @@ from streams.runtime.outgoing import (
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, Stamp
-from streams.runtime.sweep import sweep
+from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
 from streams.wire.records import (
@@ -65,15 +65,7 @@ class Turn:
         """Events to tell of, each with the name of the task that it is about."""
         self.letters: list[DeadLetter] = []
         self.skipped: dict[int, int] = {}
-        self.swept: list[Partition] = []
-        """Partitions whose sweep has come to its end."""
-        self.more: list[Sweep] = []
-        """Sweeps to go on with in the next turn."""
-        self.gone: list[tuple[Partition, str]] = []
-        """Runs that have expired."""
-        self.looked = 0
-        self.aged = 0
-        """How many runs its sweeps have looked at, and for how many something was due."""
+        self.swept = Swept()
         self.bytes = 0
         self.leases: dict[int, int] = {}
         """Which record is the lease of a partition."""

@@ -171,7 +171,7 @@ class Turns:
         """Close the turn and begin its commit."""
         turn = flight.turn
         turn.finish()
-        for partition in turn.swept:
+        for partition in turn.swept.done:
             turn.add_lease(partition, (self._worker.producer.id,))
         crash.passing("turn.decided")
         # The newest one: where each partition of the turn has kept its incarnation, it was owned all the time.
@@ -201,9 +201,9 @@ class Turns:
             worker.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
         for partition, run_id in turn.stops:
             worker.dispatcher.stop_asked(partition, run_id)
-        for partition, run_id in turn.gone:
+        for partition, run_id in turn.swept.gone:
             worker.dispatcher.forget(partition, run_id)
-        self._inbox.put(turn.more)
+        self._inbox.put(turn.swept.more)
         tell(worker.engine.observer, turn)
         crash.passing("turn.adopted")
         if offsets:

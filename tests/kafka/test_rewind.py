@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,12 +14,15 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from streams.dev.packages import java, tools_classpath
 from streams.errors import LogUnavailable
 from tests.kafka.lab import PARTITIONS, KafkaLab, kafka_case
 from tests.runtime.history import until
 from tests.runtime.rewinding import HOW, Known, app, fresh, known_log, move, nothing_has_changed, rewind, skipped
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +100,52 @@ async def test_f21_what_an_operator_of_kafka_does_to_the_group_repeats_nothing(l
     again = sum(record.offset >= starts[record.partition] for record in known.commands)
     assert again >= 2
     await nothing_has_changed(lab, known, again)
+
+
+def consumer_groups(lab: KafkaLab, *words: str) -> str:
+    """Run kafka-consumer-groups.sh; give what it prints."""
+    command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", tools_classpath(), TOOL]
+    where = ["--bootstrap-server", lab.log._clients.settings.servers, "--group", lab.topics.group]
+    done = subprocess.run([*command, *where, *words], capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+@kafka_case(app)
+async def test_f21_what_kafkas_own_script_does_to_the_group_repeats_nothing(lab: KafkaLab):
+    running = await lab.worker()
+    topic = lab.topics.commands
+    reset = ("--reset-offsets", "--topic", topic, "--to-earliest", "--execute")
+    refused = await asyncio.to_thread(consumer_groups, lab, *reset)
+    assert "inactive" in refused, refused  # it has members
+    await running.stop()
+    known = await known_log(lab)
+    times = sorted(record.timestamp for record in known.commands)
+    moment = datetime.fromtimestamp(times[len(times) // 2] / 1_000, UTC).isoformat(timespec="milliseconds")[:23]
+    for words in (
+        reset,
+        ("--reset-offsets", "--topic", topic, "--to-datetime", moment, "--execute"),
+        ("--delete-offsets", "--topic", topic),
+    ):
+        told = await until_inactive(lab, words)
+        offsets = await lab.log.group_offsets(lab.topics.group, topic)
+        assert offsets != known.applied, told
+        again = sum(record.offset >= offsets.get(record.partition, 0) for record in known.commands)
+        running = await lab.worker(stop_seconds=0.2)
+        await until(lambda running=running, again=again: skipped(running) == again, f"{again} skipped commands")
+        await running.stop()
+        assert await lab.log.group_offsets(lab.topics.group, topic) == known.applied
+    await nothing_has_changed(lab, known, 0)
+
+
+async def until_inactive(lab: KafkaLab, words: tuple[str, ...]) -> str:
+    """The broker may need a moment to see that the last member has left."""
+    for _ in range(30):
+        told = await asyncio.to_thread(consumer_groups, lab, *words)
+        if not {"inactive", "GroupNotEmptyException", "GroupSubscribedToTopicException"} & set(
+            re.findall(r"\w+", told)
+        ):
+            return told
+    raise AssertionError(told)
 
 
 @kafka_case(app)
