@@ -86,13 +86,17 @@ def check_number(number: int, partitions: int) -> None:
 
 
 def check_keys(partition: Partition, partitions: int) -> None:
-    """Raise `LogDamaged` where runs lie on another partition than their keys say. A few tell; no lease is needed."""
-    for run_id in islice(partition.runs, _KEYS):
-        right = partition_of(run_id.encode("utf-8", "surrogateescape"), partitions)
-        if right != partition.number:
-            message = (
-                f"partition {partition.number}: run {run_id!r} lies here and belongs to partition {right} of "
-                f"{partitions}: the count of partitions has changed, and runs would start a second time. Give the app "
-                "a new name, or restore its topics from a copy"
-            )
-            raise LogDamaged(message)
+    """Raise `LogDamaged` where runs lie on another partition than their keys say. A few tell; no lease is needed.
+
+    A count that was doubled moves half of the keys. A single stray is somebody's mistake and stops nobody.
+    """
+    readable = (run_id for run_id, hot in partition.runs.items() if hot.damaged is None)
+    right = {run_id: partition_of(run_id.encode(), partitions) for run_id in islice(readable, _KEYS)}
+    strays = [run_id for run_id, number in right.items() if number != partition.number]
+    if strays and len(strays) * 4 >= len(right):
+        message = (
+            f"partition {partition.number}: run {strays[0]!r} lies here and belongs to partition {right[strays[0]]} of "
+            f"{partitions}, as {len(strays)} of {len(right)} runs: the count of partitions has changed, and runs would "
+            "start a second time. Give the app a new name, or restore its topics from a copy"
+        )
+        raise LogDamaged(message)
