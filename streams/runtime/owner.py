@@ -222,10 +222,13 @@ class Owner:
         worker = self._worker
         start = commands.start if committed is None else max(committed, commands.start)
         if start > partition.applied:
-            text = (
-                f"partition {partition.number}: the group's offset {start} was moved ahead; {partition.applied} is next"
-            )
-            worker.engine.observer.message(text)
+            text = f"the group's offset {start} was moved ahead; {partition.applied} is next"
+            if commands.start > partition.applied:
+                gone = f"commands from offset {partition.applied} to {commands.start - 1}"
+                text = (
+                    f"{gone} were deleted before a worker took them: {worker.engine.topics.commands} keeps too little"
+                )
+            worker.engine.observer.message(f"partition {partition.number}: {text}")
             start = max(partition.applied, commands.start)
         partition.move(PartitionState.RUNNING)
         worker.damaged(partition, found.damaged)

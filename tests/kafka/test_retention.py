@@ -233,6 +233,23 @@ async def test_f21_events_that_are_gone_beyond_the_tail_refuse_their_partition_a
     lab.unchecked = True
 
 
+@running
+async def test_f21_commands_that_went_before_a_worker_came_are_told_of(lab: Lab, operator: Operator):
+    first = await lab.worker()
+    await lab.history.start("asks", "r", "a")
+    await lab.history.seen("r", ev.OpScheduled, 2)
+    await first.stop()
+    number = lab.history.partition("r")
+    lost = await lab.history.send("r", resume("lost"))
+    await operator.delete_records(lab.topics.commands, number, lost + 1)
+    second = await lab.worker()
+    line = f"partition {number}: commands from offset {lost} to {lost} were deleted before a worker took them"
+    assert [text for _, text in second.told.heard("message") if text.startswith(line)]
+    await lab.history.send("r", resume("b"))
+    assert await lab.history.result("r") == "A b"
+    lab.unchecked = True
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_f21_a_run_that_sleeps_longer_than_events_are_kept_goes_on(kafka, crash: bool):
     running(lambda lab, operator: _sleeps(lab, operator, crash=crash))(kafka)
