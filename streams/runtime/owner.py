@@ -224,10 +224,8 @@ class Owner:
         if start > partition.applied:
             text = f"the group's offset {start} was moved ahead; {partition.applied} is next"
             if commands.start > partition.applied:
-                gone = f"commands from offset {partition.applied} to {commands.start - 1}"
-                text = (
-                    f"{gone} were deleted before a worker took them: {worker.engine.topics.commands} keeps too little"
-                )
+                gone = f"commands from offset {partition.applied} to {commands.start - 1} were deleted before a worker"
+                text = f"{gone} took them: {worker.engine.topics.commands} keeps them for too short a time"
             worker.engine.observer.message(f"partition {partition.number}: {text}")
             start = max(partition.applied, commands.start)
         partition.move(PartitionState.RUNNING)

@@ -328,7 +328,7 @@ def test_f13_a_broker_with_a_lower_limit_than_its_topics_stops_no_run(tmp_path):
         assert await lab.history.result("r") == text.upper()
         await worker.stop()
         await operator.alter(lab.topics.effect("parcels"), max_message_bytes="100000")
-        with pytest.raises(UsageError, match=r"max\.message\.bytes is '100000' and must be at least 1000000"):
+        with pytest.raises(UsageError, match=r"max\.message\.bytes is 100000 and must be at least 1000000"):
             await ensure_topics(lab.log, lab.topics, PARTITIONS)
 
     try:
