@@ -13,7 +13,7 @@ from streams.wire.headers import read_headers
 from streams.wire.partitioner import partition_of
 from streams.wire.topics import Topics
 
-__all__ = ["check_keys", "check_number", "marks_of", "read_marks", "remembered_faults"]
+__all__ = ["check_keys", "check_number", "marks_of", "read_marks", "remembered_faults", "topic_id"]
 
 # Names of headers in the records of leases. Never change one: older leases hold them.
 PARTITIONS = "streams-partitions"
@@ -73,6 +73,14 @@ def remembered_faults(topics: Topics, found: Mapping[str, TopicInfo], marks: Map
                 f"name; or restore its topics from a copy and leave {topics.leases} out of it"
             )
     return faults
+
+
+async def topic_id(log: Log, topic: str) -> str:
+    """The id of a topic now; it is another one when the topic was deleted and created again under a worker."""
+    found = await log.describe_topics([topic])
+    if topic not in found:
+        raise LogDamaged(f"topic {topic} does not exist any more")
+    return found[topic].id
 
 
 def check_number(number: int, partitions: int) -> None:

@@ -14,7 +14,7 @@ from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.ends import pass_markers
 from streams.runtime.inputs import Damage, Happened, Item
-from streams.runtime.marks import check_keys, check_number
+from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.restore import Found, check_tail, find_ends, read_lease, restore, stable_offset
 from streams.runtime.turn import Turn
@@ -167,7 +167,7 @@ class Owner:
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
         check_number(number, engine.partitions)
-        partition.topic_id = worker.topic_ids[topics.commands]
+        partition.topic_id = await topic_id(log, topics.commands)
         self._check_topic_id(partition, lease)
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
