@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.log.port import Headers, NewRecord
+from streams.log.port import NewRecord
 from streams.runtime.partition import Partition
 from streams.wire.records import Lease, encode_lease
 from streams.wire.topics import Topics
@@ -11,19 +11,9 @@ __all__ = ["lease_record"]
 
 
 def lease_record(
-    topics: Topics,
-    partition: Partition,
-    *,
-    owner: str,
-    ids: tuple[str, ...],
-    now: int,
-    released: bool = False,
-    marks: Headers = (),
+    topics: Topics, partition: Partition, *, owner: str, ids: tuple[str, ...], now: int, released: bool = False
 ) -> NewRecord:
-    """The lease of a partition as a record of the lease topic; its key is the partition's number.
-
-    `marks` tell the next owner what the topics were like.
-    """
+    """The lease of a partition as a record of the lease topic; its key is the partition's number."""
     lease = Lease(
         partition=partition.number,
         owner=owner,
@@ -36,4 +26,4 @@ def lease_record(
         claimed_at=now,
         released=released,
     )
-    return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease), marks)
+    return NewRecord(topics.leases, partition.number, str(partition.number).encode(), encode_lease(lease))

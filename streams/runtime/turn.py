@@ -328,17 +328,11 @@ class Turn:
         before = partition.applied
         partition.applied = self.applied.get(partition.number, before)
         record = lease_record(
-            self.engine.topics,
-            partition,
-            owner=self.engine.owner,
-            ids=ids,
-            now=self._now,
-            released=released,
-            marks=self.engine.marks,
+            self.engine.topics, partition, owner=self.engine.owner, ids=ids, now=self._now, released=released
         )
         partition.applied = before
         self.leases[partition.number] = len(self.records)
-        self._add(record, None)
+        self._add(record._replace(headers=self.engine.marks), None)
 
     # -- the end of a turn ---------------------------------------------------------------------------------------
 
