@@ -14,7 +14,7 @@ from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.ends import pass_markers
 from streams.runtime.inputs import Damage, Happened, Item
-from streams.runtime.marks import check_keys, check_number
+from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
 from streams.runtime.turn import Turn
@@ -188,7 +188,7 @@ class Owner:
         lease = await read_lease(log, topics, number, ends[topics.leases])
         commands = await log.span(topics.commands, number)
         check_number(number, worker.engine.partitions)
-        partition.topic_id = worker.topic_ids[topics.commands]
+        partition.topic_id = await topic_id(log, topics.commands)
         self._check_topic_id(partition, lease)
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
@@ -236,10 +236,11 @@ class Owner:
         worker = self._worker
         start = commands.start if committed is None else max(committed, commands.start)
         if start > partition.applied:
-            text = (
-                f"partition {partition.number}: the group's offset {start} was moved ahead; {partition.applied} is next"
-            )
-            worker.engine.observer.message(text)
+            text = f"the group's offset {start} was moved ahead; {partition.applied} is next"
+            if commands.start > partition.applied:
+                gone = f"commands from offset {partition.applied} to {commands.start - 1} were deleted before a worker"
+                text = f"{gone} took them: {worker.engine.topics.commands} keeps them for too short a time"
+            worker.engine.observer.message(f"partition {partition.number}: {text}")
             start = max(partition.applied, commands.start)
         partition.move(PartitionState.RUNNING)
         worker.damaged(partition, found.damaged)

@@ -39,7 +39,8 @@ class Finding(NamedTuple):
         return f"topic {self.topic}: {self._said()}"
 
     def _said(self) -> str:
-        return f"{self.setting} is {self.value!r} and {'must' if self.fault else 'should'} be {self.wanted}{self.why}"
+        value = self.value if self.value.lstrip("-").isdigit() else repr(self.value)
+        return f"{self.setting} is {value} and {'must' if self.fault else 'should'} be {self.wanted}{self.why}"
 
     def shared(self, by: Sequence[str], *, all_: bool) -> str:
         """The one line of a finding that several topics share."""

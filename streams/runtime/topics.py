@@ -71,7 +71,7 @@ async def check_topics(log: Log, topics: Topics, *, age_seconds: float = CHECKPO
     """Look at everything, change nothing."""
     wanted = topics.settings()
     found = await log.describe_topics(list(wanted))
-    faults = [f"topic {name} does not exist" for name in wanted if name not in found]
+    faults = [f"topic {name} does not exist: streams topics create makes it" for name in wanted if name not in found]
     faults += _unequal(topics, found, log.url)
     faults += await _remembered(log, topics, found)
     policies = check_policies(topics, found, age_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streams.errors import LogUnavailable
@@ -10,6 +11,7 @@ from streams.runtime.ends import pass_markers
 from streams.runtime.topics import check_topics, ensure_topics
 
 if TYPE_CHECKING:
+    from streams.runtime.partition import Partition
     from streams.runtime.worker import Worker
 
 __all__ = ["Watch", "prepare_topics"]
@@ -63,6 +65,10 @@ class Watch:
             if line not in engine.risks:
                 engine.observer.message(line)
         engine.risks = set(checkup.warnings)
+        commands = checkup.found.get(engine.topics.commands)
+        if commands is not None and commands.id != self._worker.topic_ids[engine.topics.commands]:
+            # Offsets of the old one would be taken for places in the new one: acquiring compares them.
+            await self._again([p for p in self._worker.owner.partitions.values() if p.running])
 
     async def _ends(self) -> None:
         """Let the next sweep write a tail that no quiet time makes too old."""
@@ -75,6 +81,8 @@ class Watch:
         worker = self._worker
         running = [partition for partition in worker.owner.partitions.values() if partition.running]
         refused = await worker.engine.skew.compare(worker.log, running)
-        async with worker.turn_lock:
-            held = {p.number: p.incarnation for p in running if p.number in refused and p.running}
-            await worker.owner.again(held)
+        await self._again([partition for partition in running if partition.number in refused])
+
+    async def _again(self, partitions: Sequence[Partition]) -> None:
+        async with self._worker.turn_lock:
+            await self._worker.owner.again({p.number: p.incarnation for p in partitions if p.running})

@@ -73,7 +73,7 @@ class Topics(NamedTuple):
             self.checkpoints: TopicPlan("latest state of each run", dict(_COMPACTED)),
             self.leases: TopicPlan("who owns each partition", dict(_COMPACTED)),
             self.dead_letters: TopicPlan("what was no command", _kept(30 * _DAY_MS)),
-            self.partials: TopicPlan("partial output of running tasks", _kept(_HOUR_MS)),
+            self.partials: TopicPlan("partial output of tasks", _kept(_HOUR_MS)),
         }
         for name in self.effect_names:
             plans[self.effect(name)] = TopicPlan(f"messages of effect {name}", _kept(7 * _DAY_MS))

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 
 from streams.dev import start_kafka, stop_kafka
-from streams.errors import SendRefused, UsageError
+from streams.errors import LogDamaged, SendRefused, UsageError
 from streams.kernel import bodies as ev
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record, TopicPartition, TopicSpec
 from streams.runtime.topics import ensure_topics
@@ -233,6 +233,23 @@ async def test_f21_events_that_are_gone_beyond_the_tail_refuse_their_partition_a
     lab.unchecked = True
 
 
+@running
+async def test_f21_commands_that_went_before_a_worker_came_are_told_of(lab: Lab, operator: Operator):
+    first = await lab.worker()
+    await lab.history.start("asks", "r", "a")
+    await lab.history.seen("r", ev.OpScheduled, 2)
+    await first.stop()
+    number = lab.history.partition("r")
+    lost = await lab.history.send("r", resume("lost"))
+    await operator.delete_records(lab.topics.commands, number, lost + 1)
+    second = await lab.worker()
+    line = f"partition {number}: commands from offset {lost} to {lost} were deleted before a worker took them"
+    assert [text for _, text in second.told.heard("message") if text.startswith(line)]
+    await lab.history.send("r", resume("b"))
+    assert await lab.history.result("r") == "A b"
+    lab.unchecked = True
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_f21_a_run_that_sleeps_longer_than_events_are_kept_goes_on(kafka, crash: bool):
     running(lambda lab, operator: _sleeps(lab, operator, crash=crash))(kafka)
@@ -274,6 +291,35 @@ async def test_f21_commands_that_were_created_again_are_not_taken_for_old_ones(l
 
 
 @running
+async def test_f21_commands_that_are_created_again_under_a_worker_are_not_taken_for_old_ones(
+    lab: Lab, operator: Operator
+):
+    first = await lab.worker(sweep_seconds=0.3, retry_refused_seconds=0.5)
+    runs = [f"r{number}" for number in range(8)]
+    for run_id in runs:
+        await lab.history.start("simple", run_id, "a")
+    await lab.history.ended(*runs)
+    settings = lab.topics.settings()[lab.topics.commands]
+    await operator.delete_topic(lab.topics.commands)
+    await lab.log.create_topics([TopicSpec(lab.topics.commands, PARTITIONS, settings)])
+    log = await lab.open_log()  # its producer knows nothing of the old topic
+    for number in range(PARTITIONS):
+        await log.append([NewRecord(lab.topics.commands, number, b"x", b"{}")] * 20)
+    await log.close()
+    await until(lambda: first.task.done() or set(refusals(first)) == set(range(PARTITIONS)), "an end or refusals")
+    if first.task.done():
+        # The client may notice first, by the topic's absence or by an offset that the new one does not have.
+        with pytest.raises((UsageError, LogDamaged), match=lab.topics.commands):
+            await first.task
+        lab.running.remove(first)
+    else:
+        assert "the commands topic was deleted and created again" in refusals(first)[0]
+    assert first.told.heard("dead_letter") == []
+    assert first.told.heard("skipped") == []
+    lab.unchecked = True
+
+
+@running
 async def test_f21_a_state_topic_that_is_gone_is_not_made_anew(lab: Lab, operator: Operator):
     first = await lab.worker()
     await lab.history.start("asks", "r", "a")
@@ -311,7 +357,7 @@ def test_f13_a_broker_with_a_lower_limit_than_its_topics_stops_no_run(tmp_path):
         assert await lab.history.result("r") == text.upper()
         await worker.stop()
         await operator.alter(lab.topics.effect("parcels"), max_message_bytes="100000")
-        with pytest.raises(UsageError, match=r"max\.message\.bytes is '100000' and must be at least 1000000"):
+        with pytest.raises(UsageError, match=r"max\.message\.bytes is 100000 and must be at least 1000000"):
             await ensure_topics(lab.log, lab.topics, PARTITIONS)
 
     try:

@@ -44,7 +44,7 @@ async def test_every_topic_is_created_with_its_settings(lab: Lab, operator: Oper
         assert found[name].partitions == PARTITIONS
     checkup = await check_topics(lab.log, lab.topics)
     assert checkup.faults == []
-    assert [line.split(" and ")[0] for line in checkup.warnings] == ["all 8 topics: replication.factor is '1'"]
+    assert [line.split(" and ")[0] for line in checkup.warnings] == ["all 8 topics: replication.factor is 1"]
 
 
 def test_more_replicas_than_brokers_are_refused_in_one_line(kafka: Kafka):

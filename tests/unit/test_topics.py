@@ -8,12 +8,15 @@ import pytest
 
 from streams import App
 from streams.cli.topics import kept
+from streams.errors import LogDamaged
+from streams.kernel.run import Run
 from streams.log.port import TopicInfo
-from streams.runtime.marks import marks_of, remembered_faults
-from streams.runtime.partition import Stamp
+from streams.runtime.marks import check_keys, check_number, marks_of, remembered_faults
+from streams.runtime.partition import Hot, Partition, Stamp
 from streams.runtime.policies import check_policies, lines, mend_commands, refusal
 from streams.runtime.skew import ahead_seconds
 from streams.wire.headers import read_headers
+from streams.wire.partitioner import partition_of
 from streams.wire.topics import topics_of
 
 TOPICS = topics_of("shop", ("parcels", "mails"))
@@ -46,6 +49,10 @@ def told(age_seconds: float = HOUR_SECONDS, **changed: dict[str, str]) -> tuple[
     findings = check_policies(TOPICS, infos(**changed), age_seconds)
     wrong, risky = [f for f in findings if f.fault], [f for f in findings if not f.fault]
     return lines(wrong, len(TOPICS.settings())), lines(risky, len(TOPICS.settings()))
+
+
+def shown(value: str) -> str:
+    return value if value.isdigit() else repr(value)
 
 
 def test_every_topic_of_the_design_is_there_with_its_policy():
@@ -99,7 +106,7 @@ def test_f21_a_setting_that_would_lose_data_is_one_line_and_one_command(topic, s
     faults, warnings = told(**{topic: {setting: value}})
     assert len(faults) == 1
     assert warnings == []
-    assert faults[0].startswith(f"topic shop.{topic}: {setting} is {value!r} and {words}")
+    assert faults[0].startswith(f"topic shop.{topic}: {setting} is {shown(value)} and {words}")
     assert "\n" not in faults[0]
     (command,) = mend_commands(check_policies(TOPICS, infos(**{topic: {setting: value}}), HOUR_SECONDS), "kafka://h:1")
     words_of = shlex.split(command)
@@ -139,7 +146,9 @@ def test_risks_are_warned_of_and_do_not_refuse(setting, value, words):
     more = {setting: value} | ({"min.insync.replicas": "1"} if setting == "replication.factor" else {})
     faults, warnings = told(events=more)
     assert faults == []
-    assert [line.startswith(f"topic shop.events: {setting} is {value!r} and {words}") for line in warnings] == [True]
+    assert [line.startswith(f"topic shop.events: {setting} is {shown(value)} and {words}") for line in warnings] == [
+        True
+    ]
     everywhere = {name.removeprefix("shop."): more for name in TOPICS.settings()}
     assert [line.startswith(f"all 10 topics: {setting} is") for line in told(**everywhere)[1]] == [True]
 
@@ -189,6 +198,27 @@ def test_f21_a_state_topic_that_was_deleted_is_known_by_the_leases(name):
     without = {other: info for other, info in infos().items() if other != name}
     (fault,) = remembered_faults(TOPICS, without, marks)
     assert fault.startswith(f"topic {name} was deleted since the last owner")
+
+
+@pytest.mark.parametrize(("strays", "refused"), [(0, False), (1, False), (5, True), (9, True)])
+def test_f16_keys_that_lie_elsewhere_than_they_should_tell_of_a_changed_count(strays, refused):
+    partition = Partition(3, 1)
+    names = [f"r{number}" for number in range(200)]
+    right = [name for name in names if partition_of(name.encode(), 12) == 3]
+    wrong = [name for name in names if partition_of(name.encode(), 12) != 3]
+    for name in [*wrong[:strays], *right[: 10 - strays]]:
+        partition.runs[name] = Hot(Run(name, f"{name}@0"))
+    if refused:
+        with pytest.raises(LogDamaged, match=rf"belongs to partition \d+ of 12, as {strays} of 10 runs"):
+            check_keys(partition, 12)
+    else:
+        check_keys(partition, 12)
+
+
+def test_f16_a_partition_beyond_the_count_of_the_start_is_refused():
+    check_number(11, 12)
+    with pytest.raises(LogDamaged, match="the count was raised since"):
+        check_number(12, 12)
 
 
 # ---- the clock ------------------------------------------------------------------------------------------------------
