@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
@@ -48,24 +48,35 @@ class Owner:
         """Settle the turn in flight, write what is finished and the lease as released, then let go."""
         worker = self._worker
         deadline = Deadline(worker.engine.clock, worker.engine.settings.drain_seconds)
-        await self._stop_acquiring(partitions)
-        async with worker.turn_lock:
-            leaving = [self.partitions[n] for n in partitions if n in self.partitions]
-            running = [partition for partition in leaving if partition.running]
-            for partition in running:
-                partition.move(PartitionState.DRAINING)
-            crash.passing("release.before")
-            await self._release(snapshot, running, deadline)
-            for partition in leaving:
-                self.close(partition)
+        await asyncio.gather(*self._stop_acquiring(partitions), return_exceptions=True)
+        try:
+            async with asyncio.timeout(deadline.left()):
+                await worker.turn_lock.acquire()
+        except TimeoutError:
+            # The turn in flight is refused once they belong to somebody else, or was committed before; who restores
+            # them finds out. Nothing of it is adopted here.
+            self._not_released(partitions, "a commit is still under way")
+        else:
+            try:
+                running = [p for p in self._held(partitions) if p.running]
+                for partition in running:
+                    partition.move(PartitionState.DRAINING)
+                crash.passing("release.before")
+                await self._release(snapshot, running, deadline)
+            finally:
+                worker.turn_lock.release()
+        for partition in self._held(partitions):
+            self.close(partition)
 
     async def lost(self, partitions: Mapping[int, int]) -> None:
         """Somebody else owns them: publish nothing, stop the tasks, forget everything."""
-        await self._stop_acquiring(partitions)
-        async with self._worker.turn_lock:
-            for number in partitions:
-                if number in self.partitions:
-                    self.close(self.partitions[number])
+        stopped = self._stop_acquiring(partitions)
+        for partition in self._held(partitions):
+            self.close(partition)
+        await asyncio.gather(*stopped, return_exceptions=True)
+
+    def _held(self, numbers: Iterable[int]) -> list[Partition]:
+        return [self.partitions[number] for number in numbers if number in self.partitions]
 
     # -- acquire -------------------------------------------------------------------------------------------------
 
@@ -109,11 +120,12 @@ class Owner:
             {n: owned[n] for n, p in self.partitions.items() if p.running and owned.get(n) == p.incarnation}
         )
 
-    async def _stop_acquiring(self, partitions: Mapping[int, int]) -> None:
+    def _stop_acquiring(self, partitions: Mapping[int, int]) -> list[asyncio.Task[None]]:
+        """Cancel what is being acquired of these; a commit under way still takes a moment."""
         tasks = [task for number, task in self._acquiring.items() if number in partitions]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     async def _acquire_until_done(self, partition: Partition, refused: str = "") -> None:
         worker = self._worker
@@ -284,8 +296,11 @@ class Owner:
                 await self._last_turns(snapshot, partitions, items)
         except (LogError, TimeoutError) as error:
             # Nothing is lost by it: the next owner finds the attempts as started, and looks them up or tries again.
-            reason = str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s"
-            worker.engine.observer.message(f"giving up partitions {sorted(numbers)} without a release record: {reason}")
+            self._not_released(numbers, str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s")
+
+    def _not_released(self, numbers: Iterable[int], reason: str) -> None:
+        text = f"giving up partitions {sorted(numbers)} without a release record: {reason}"
+        self._worker.engine.observer.message(text)
 
     async def _last_turns(self, snapshot: GroupSnapshot, partitions: list[Partition], items: list[Item]) -> None:
         worker = self._worker

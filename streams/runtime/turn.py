@@ -28,7 +28,7 @@ from streams.runtime.outgoing import (
     letter_record,
     rejection_record,
 )
-from streams.runtime.partition import Hot, Partition
+from streams.runtime.partition import Hot, Partition, PartitionState
 from streams.runtime.sweep import early_letters, is_forgotten, overdue
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
@@ -206,8 +206,7 @@ class Turn:
         if working.first is None and event.seq is not None:
             working.first = len(self.records)
         working.event_bytes += len(data)
-        key = event.run_id.encode()
-        self._add(NewRecord(self.engine.topics.events, partition.number, key, data), working)
+        self._add(NewRecord(self.engine.topics.events, partition.number, event.run_id.encode(), data), working)
         self._project(working, event)
 
     def _project(self, working: Working, event: Event) -> None:
@@ -287,10 +286,10 @@ class Turn:
         refused = (working.partition.number, working.run.run_id) in self._stopped
         if refused or len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
             limit = "may be what the log refuses" if refused else "is over the limit of a record"
-            self.engine.observer.message(
-                f"run {working.run.run_id}: its checkpoint of {len(data)} bytes {limit} and is "
-                "not written; the run is restored from its events until it has shrunk"
+            text = (
+                f"its checkpoint of {len(data)} bytes {limit} and is not written; the run is restored from its events"
             )
+            self.engine.observer.message(f"run {working.run.run_id}: {text} until it has shrunk")
             return
         working.checkpoint = data
         key = working.run.run_id.encode()
@@ -356,9 +355,12 @@ class Turn:
     def discard(self) -> None:
         """The turn was not committed: drop its coroutines; the committed states are as they were."""
         for working in self.working.values():
-            if working.live is not None and working.live is not working.hot.live:
-                self.engine.close(working.live)
-            self.engine.evict(working.hot)
+            self._drop(working)
+
+    def _drop(self, working: Working) -> None:
+        if working.live is not None and working.live is not working.hot.live:
+            self.engine.close(working.live)
+        self.engine.evict(working.hot)
 
     def adopt(self, offsets: list[int]) -> None:
         """The turn is committed: its states are the states now."""
@@ -379,6 +381,9 @@ class Turn:
 
     def _adopt(self, working: Working, offsets: list[int]) -> None:
         hot, run = working.hot, working.run
+        if working.partition.state is PartitionState.CLOSED:
+            self._drop(working)  # given up while the commit was under way
+            return
         if working.gone:
             working.partition.runs.pop(run.run_id, None)
             self.engine.evict(hot)

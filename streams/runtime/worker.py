@@ -258,6 +258,7 @@ class Worker:
         """Decide, commit, adopt, dispatch. True means: not committed, the inputs are back in front, go on later."""
         stopped: dict[tuple[int, str], Stop] = {}
         while True:
+            items[:] = [item for item in items if item.partition.running]  # one may be lost between two tries
             crash.passing("turn.taken")
             began = self.engine.clock.monotonic()
             turn = Turn(self.engine, self.dispatcher.slots())

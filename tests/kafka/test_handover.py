@@ -140,6 +140,35 @@ async def test_f05_a_release_with_the_snapshot_of_the_last_poll_is_refused_by_th
     await first.owns(2)
 
 
+@kafka_case(app)
+async def test_f05_a_commit_that_hangs_does_not_keep_partitions_longer_than_the_drain(lab: KafkaLab):
+    first = await lab.worker(drain_seconds=0.5)
+    names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
+    commit, waiting, go = first.worker.producer.commit, asyncio.Event(), asyncio.Event()
+
+    async def hangs(*arguments: Any) -> list[int]:
+        waiting.set()
+        await go.wait()
+        return await commit(*arguments)
+
+    first.worker.producer.commit = hangs  # type: ignore[method-assign]
+    async with first.worker.turn_lock:
+        await lab.history.send_all([(name, start("waits")) for name in names])
+        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+    await waiting.wait()
+    second = await lab.worker(owns=2)
+    assert not go.is_set()
+    assert "a commit is still under way" in message(first)
+    moved = [name for name in names if lab.history.partition(name) in second.owned]
+    await until(lambda: len(gate.begun) == 2)
+    go.set()
+    await until(lambda: len(gate.begun) == PARTITIONS)
+    gate.open.set()
+    for name in names:
+        assert await lab.history.result(name) == (2 if name in moved else 1)
+    assert sorted(gate.begun) == sorted((name, 2 if name in moved else 1, 1) for name in names)
+
+
 # -- loss --------------------------------------------------------------------------------------------------------------
 
 
