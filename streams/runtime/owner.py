@@ -177,20 +177,20 @@ class Owner:
             await worker.settle(await owner_ids(log, topics, number))
 
         committed = await stable_offset(worker.member, number, settle)
-        epoch_seen = 0
+        found = Found(0, 0, [])
         while True:
             ends = await find_ends(log, topics, number, settle)
-            found, commands = await self._claim_and_restore(partition, ends, committed, epoch_seen)
-            epoch_seen = found.epoch_seen
-            if epoch_seen < partition.epoch:
+            found, commands = await self._claim_and_restore(partition, ends, committed, found)
+            if found.epoch_seen < partition.epoch:
                 break
-            engine.observer.message(f"partition {number}: its leases were lost; claiming above epoch {epoch_seen}")
+            text = f"partition {number}: its leases were lost; claiming above epoch {found.epoch_seen}"
+            engine.observer.message(text)
             partition.runs.clear()
         crash.passing("acquire.restored")
         await self._open(partition, found, committed, commands)
 
     async def _claim_and_restore(
-        self, partition: Partition, ends: Mapping[str, Span], committed: int | None, epoch_seen: int
+        self, partition: Partition, ends: Mapping[str, Span], committed: int | None, before: Found
     ) -> tuple[Found, Span]:
         worker, number = self._worker, partition.number
         log, topics = worker.log, worker.engine.topics
@@ -202,10 +202,10 @@ class Owner:
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
         check_tail(topics, number, tail, ends[topics.events])
-        partition.applied = lease.applied if lease is not None else commands.start
+        partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
-        await self._claim(partition, max(epoch_seen, lease.epoch if lease is not None else 0), unchanged)
+        await self._claim(partition, max(before.epoch_seen, lease.epoch if lease is not None else 0), unchanged)
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
         partition.applied = max(partition.applied, found.applied)

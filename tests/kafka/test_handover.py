@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from streams.log.port import GroupSnapshot
 from streams.runtime.partition import Partition
 from tests.kafka.apps import app, gate
 from tests.kafka.lab import PARTITIONS, KafkaLab, Running, kafka_case, refusals
-from tests.runtime.history import start, until
+from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -244,6 +245,38 @@ async def test_f05_a_frozen_worker_publishes_nothing_and_its_late_outcomes_are_d
     await first.owns(2)
     assert second.worker.producer.id.endswith("/1"), "the live worker was fenced"
     del ends
+
+
+@kafka_case(app, "&session.timeout.ms=3000&max.poll.interval.ms=3000")
+async def test_f02_an_owner_that_was_only_slow_in_its_commit_is_fenced_and_finds_out(lab: KafkaLab):
+    """Its offsets are sent and its transaction is not ended when the next owner takes over and settles it."""
+    first = await lab.worker()
+    names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
+    await lab.history.send_all([(name, start("asks")) for name in names])
+    for name in names:
+        await lab.history.seen(name, ev.OpScheduled)
+    transactor: Any = first.worker.producer._transactor
+    end, slow, go = transactor._end, threading.Event(), threading.Event()
+
+    def late() -> None:
+        slow.set()
+        go.wait()
+        end()
+
+    transactor._end = late
+    await lab.history.send(names[2], resume("yes"))
+    await until(slow.is_set)
+    ice = Ice(first)
+    second = await lab.worker()
+    assert f"ending the open transaction of {transactor.id}" in message(second)
+    go.set()
+    ice.thawed.set()
+    assert await lab.history.result(names[2]) == "yes"
+    assert [e.epoch for e in lab.history.events[names[2]] if isinstance(e.body, ev.InterruptAnswered)] == [2]
+    await first.owns(2)
+    assert first.worker.producer.id != transactor.id
+    await lab.history.send_all([(name, resume("yes")) for name in names if name != names[2]])
+    await lab.history.ended(*names)
 
 
 @kafka_case(app)
