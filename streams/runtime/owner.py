@@ -174,7 +174,7 @@ class Owner:
 
         # 1-3: the stable offset, the true ends, and readers that see up to them.
         async def settle() -> None:
-            await worker.settle(await owner_ids(log, topics, number))
+            await worker.settle(number, await owner_ids(log, topics, number))
 
         committed = await stable_offset(worker.member, number, settle)
         found = Found(0, 0, [])

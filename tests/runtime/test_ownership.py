@@ -275,6 +275,24 @@ async def test_f21_commands_that_go_away_just_before_they_are_read_cause_no_spin
 
 
 @case(app, "memory")
+async def test_f21_a_poll_whose_next_command_is_gone_lets_all_partitions_look_again(lab: Lab):
+    running = await lab.worker()
+    member, gone = running.worker.member, ["the next command is gone"]
+    poll = member.poll
+
+    async def damaged(records_max: int, timeout: float) -> Any:
+        if gone:
+            raise LogDamaged(gone.pop())
+        return await poll(records_max, timeout)
+
+    member.poll = damaged  # type: ignore[method-assign]
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+    assert running.told.heard("message", "the next command is gone")
+    assert {partition.epoch for partition in running.worker.owner.partitions.values()} == {2}
+
+
+@case(app, "memory")
 async def test_a_mistake_during_an_acquisition_ends_the_worker(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     async def broken(*_: Any) -> None:
         raise ValueError("a mistake")
