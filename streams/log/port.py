@@ -187,7 +187,10 @@ class Reader(Protocol):
         """Read this partition no more. Not while a read is under way."""
 
     async def read(self, records_max: int, timeout: float) -> list[Record]:
-        """The next records in offset order per partition; an empty list after `timeout` seconds without any."""
+        """The next records in offset order per partition; an empty list after `timeout` seconds without any.
+
+        It may come back empty earlier, where only the position has moved: over markers, or what was aborted.
+        """
 
     def position(self, partition: TopicPartition) -> int:
         """One past everything passed so far, markers and holes included: at the end it equals the end offset."""

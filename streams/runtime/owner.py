@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
@@ -50,24 +50,35 @@ class Owner:
         """Settle the turn in flight, write what is finished and the lease as released, then let go."""
         worker = self._worker
         deadline = Deadline(worker.engine.clock, worker.engine.settings.drain_seconds)
-        await self._stop_acquiring(partitions)
-        async with worker.turn_lock:
-            leaving = [self.partitions[n] for n in partitions if n in self.partitions]
-            running = [partition for partition in leaving if partition.running]
-            for partition in running:
-                partition.move(PartitionState.DRAINING)
-            crash.passing("release.before")
-            await self._release(snapshot, running, deadline)
-            for partition in leaving:
-                self.close(partition)
+        await asyncio.gather(*self._stop_acquiring(partitions), return_exceptions=True)
+        try:
+            async with asyncio.timeout(deadline.left()):
+                await worker.turn_lock.acquire()
+        except TimeoutError:
+            # The turn in flight is refused once they belong to somebody else, or was committed before; who restores
+            # them finds out. Nothing of it is adopted here.
+            self._not_released(partitions, "a commit is still under way")
+        else:
+            try:
+                running = [p for p in self._held(partitions) if p.running]
+                for partition in running:
+                    partition.move(PartitionState.DRAINING)
+                crash.passing("release.before")
+                await self._release(snapshot, running, deadline)
+            finally:
+                worker.turn_lock.release()
+        for partition in self._held(partitions):
+            self.close(partition)
 
     async def lost(self, partitions: Mapping[int, int]) -> None:
         """Somebody else owns them: publish nothing, stop the tasks, forget everything."""
-        await self._stop_acquiring(partitions)
-        async with self._worker.turn_lock:
-            for number in partitions:
-                if number in self.partitions:
-                    self.close(self.partitions[number])
+        stopped = self._stop_acquiring(partitions)
+        for partition in self._held(partitions):
+            self.close(partition)
+        await asyncio.gather(*stopped, return_exceptions=True)
+
+    def _held(self, numbers: Iterable[int]) -> list[Partition]:
+        return [self.partitions[number] for number in numbers if number in self.partitions]
 
     # -- acquire -------------------------------------------------------------------------------------------------
 
@@ -111,11 +122,12 @@ class Owner:
             {n: owned[n] for n, p in self.partitions.items() if p.running and owned.get(n) == p.incarnation}
         )
 
-    async def _stop_acquiring(self, partitions: Mapping[int, int]) -> None:
+    def _stop_acquiring(self, partitions: Mapping[int, int]) -> list[asyncio.Task[None]]:
+        """Cancel what is being acquired of these; a commit under way still takes a moment."""
         tasks = [task for number, task in self._acquiring.items() if number in partitions]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     async def _acquire_until_done(self, partition: Partition, refused: str = "") -> None:
         worker = self._worker
@@ -164,23 +176,23 @@ class Owner:
 
         # 1-3: the stable offset, the true ends, and readers that see up to them.
         async def settle() -> None:
-            await worker.settle(await owner_ids(log, topics, number))
+            await worker.settle(number, await owner_ids(log, topics, number))
 
         committed = await stable_offset(worker.member, number, settle)
-        epoch_seen = 0
+        found = Found(0, 0, [])
         while True:
             ends = await find_ends(log, topics, number, settle)
-            found, commands = await self._claim_and_restore(partition, ends, committed, epoch_seen)
-            epoch_seen = found.epoch_seen
-            if epoch_seen < partition.epoch:
+            found, commands = await self._claim_and_restore(partition, ends, committed, found)
+            if found.epoch_seen < partition.epoch:
                 break
-            engine.observer.message(f"partition {number}: its leases were lost; claiming above epoch {epoch_seen}")
+            text = f"partition {number}: its leases were lost; claiming above epoch {found.epoch_seen}"
+            engine.observer.message(text)
             partition.runs.clear()
         crash.passing("acquire.restored")
         await self._open(partition, found, committed, commands)
 
     async def _claim_and_restore(
-        self, partition: Partition, ends: Mapping[str, Span], committed: int | None, epoch_seen: int
+        self, partition: Partition, ends: Mapping[str, Span], committed: int | None, before: Found
     ) -> tuple[Found, Span]:
         worker, number = self._worker, partition.number
         log, topics = worker.log, worker.engine.topics
@@ -193,10 +205,10 @@ class Owner:
         _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
         check_tail(topics, number, tail, ends[topics.events])
-        partition.applied = lease.applied if lease is not None else commands.start
+        partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
-        await self._claim(partition, max(epoch_seen, lease.epoch if lease is not None else 0), unchanged)
+        await self._claim(partition, max(before.epoch_seen, lease.epoch if lease is not None else 0), unchanged)
         await worker.engine.skew.check(log, partition)
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)
@@ -290,8 +302,11 @@ class Owner:
                 await self._last_turns(snapshot, partitions, items)
         except (LogError, TimeoutError) as error:
             # Nothing is lost by it: the next owner finds the attempts as started, and looks them up or tries again.
-            reason = str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s"
-            worker.engine.observer.message(f"giving up partitions {sorted(numbers)} without a release record: {reason}")
+            self._not_released(numbers, str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s")
+
+    def _not_released(self, numbers: Iterable[int], reason: str) -> None:
+        text = f"giving up partitions {sorted(numbers)} without a release record: {reason}"
+        self._worker.engine.observer.message(text)
 
     async def _last_turns(self, snapshot: GroupSnapshot, partitions: list[Partition], items: list[Item]) -> None:
         worker = self._worker

@@ -28,7 +28,7 @@ from streams.runtime.outgoing import (
     letter_record,
     rejection_record,
 )
-from streams.runtime.partition import Hot, Partition, Stamp
+from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
@@ -226,8 +226,7 @@ class Turn:
         if working.first is None and event.seq is not None:
             working.first = len(self.records)
         working.event_bytes += len(data)
-        key = event.run_id.encode()
-        self.add(NewRecord(self.engine.topics.events, partition.number, key, data), working)
+        self.add(NewRecord(self.engine.topics.events, partition.number, event.run_id.encode(), data), working)
         self._project(working, event)
 
     def _project(self, working: Working, event: Event) -> None:
@@ -309,10 +308,10 @@ class Turn:
         refused = (working.partition.number, working.run.run_id) in self._stopped
         if refused or len(data) > RECORD_BYTES_MAX - RECORD_OVERHEAD:
             limit = "may be what the log refuses" if refused else "is over the limit of a record"
-            self.engine.observer.message(
-                f"run {working.run.run_id}: its checkpoint of {len(data)} bytes {limit} and is "
-                "not written; the run is restored from its events until it has shrunk"
+            text = (
+                f"its checkpoint of {len(data)} bytes {limit} and is not written; the run is restored from its events"
             )
+            self.engine.observer.message(f"run {working.run.run_id}: {text} until it has shrunk")
             return
         working.checkpoint = data
         key = working.run.run_id.encode()
@@ -345,9 +344,12 @@ class Turn:
     def discard(self) -> None:
         """The turn was not committed: drop its coroutines; the committed states are as they were."""
         for working in self.working.values():
-            if working.live is not None and working.live is not working.hot.live:
-                self.engine.close(working.live)
-            self.engine.evict(working.hot)
+            self._drop(working)
+
+    def _drop(self, working: Working) -> None:
+        if working.live is not None and working.live is not working.hot.live:
+            self.engine.close(working.live)
+        self.engine.evict(working.hot)
 
     def stamp(self, offsets: list[int]) -> None:
         """Note between which readings of the clock each lease was written."""
@@ -374,6 +376,9 @@ class Turn:
 
     def _adopt(self, working: Working, offsets: list[int]) -> None:
         hot, run = working.hot, working.run
+        if working.partition.state is PartitionState.CLOSED:
+            self._drop(working)  # given up while the commit was under way
+            return
         if working.gone:
             working.partition.runs.pop(run.run_id, None)
             self.engine.evict(hot)

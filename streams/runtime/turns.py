@@ -185,7 +185,7 @@ class Turns:
             return []
         owned = flight.snapshot.owned
         for partition in flight.turn.partitions.values():
-            if owned.get(partition.number) != partition.incarnation:
+            if not partition.running or owned.get(partition.number) != partition.incarnation:
                 raise CommitAborted(f"partition {partition.number} was given up before the turn was sent")
         crash.passing("commit.before")
         return await self._patiently(lambda: self._worker.commit(flight.snapshot, flight.turn))
@@ -235,7 +235,8 @@ class Turns:
             self._inbox.put_back(rest, suspects=len(rest))
             worker.engine.observer.redo(str(error))
             flight = self._new(None, landed.stopped, alone=True)
-            self._take(flight, landed.items)
+            # One may have been lost between two tries.
+            self._take(flight, [item for item in landed.items if item.partition.running])
             return flight
         if not isinstance(error, (CommitAborted, Fenced, InDoubt)):
             raise error

@@ -275,8 +275,9 @@ class Worker:
         self._producers += 1
         return await self.log.producer(f"{self.engine.topics.app}/{self.engine.owner}/{self._producers}")
 
-    async def settle(self, transactional_ids: Sequence[str]) -> None:
+    async def settle(self, partition: int, transactional_ids: Sequence[str]) -> None:
         """End what a dead owner left open. Its own id is not among it: taking that would fence this worker."""
         ids = [id for id in transactional_ids if id != self.producer.id]
-        self.engine.observer.message(f"ending the open transaction of {', '.join(ids) or 'nobody'}")
+        text = f"ending the open transaction of {', '.join(ids) or 'nobody'}"
+        self.engine.observer.message(f"partition {partition} waits for what its last owner left open: {text}")
         await self.producer.settle(ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from streams.log.port import GroupSnapshot
 from streams.runtime.partition import Partition
 from tests.kafka.apps import app, gate
 from tests.kafka.lab import PARTITIONS, KafkaLab, Running, kafka_case, refusals
-from tests.runtime.history import start, until
+from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -140,6 +141,35 @@ async def test_f05_a_release_with_the_snapshot_of_the_last_poll_is_refused_by_th
     await first.owns(2)
 
 
+@kafka_case(app)
+async def test_f05_a_commit_that_hangs_does_not_keep_partitions_longer_than_the_drain(lab: KafkaLab):
+    first = await lab.worker(drain_seconds=0.5)
+    names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
+    commit, waiting, go = first.worker.producer.commit, asyncio.Event(), asyncio.Event()
+
+    async def hangs(*arguments: Any) -> list[int]:
+        waiting.set()
+        await go.wait()
+        return await commit(*arguments)
+
+    first.worker.producer.commit = hangs  # type: ignore[method-assign]
+    async with first.worker.turn_lock:
+        await lab.history.send_all([(name, start("waits")) for name in names])
+        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+    await waiting.wait()
+    second = await lab.worker(owns=2)
+    assert not go.is_set()
+    assert "a commit is still under way" in message(first)
+    moved = [name for name in names if lab.history.partition(name) in second.owned]
+    await until(lambda: len(gate.begun) == 2)
+    go.set()
+    await until(lambda: len(gate.begun) == PARTITIONS)
+    gate.open.set()
+    for name in names:
+        assert await lab.history.result(name) == (2 if name in moved else 1)
+    assert sorted(gate.begun) == sorted((name, 2 if name in moved else 1, 1) for name in names)
+
+
 # -- loss --------------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +245,38 @@ async def test_f05_a_frozen_worker_publishes_nothing_and_its_late_outcomes_are_d
     await first.owns(2)
     assert second.worker.producer.id.endswith("/1"), "the live worker was fenced"
     del ends
+
+
+@kafka_case(app, "&session.timeout.ms=3000&max.poll.interval.ms=3000")
+async def test_f02_an_owner_that_was_only_slow_in_its_commit_is_fenced_and_finds_out(lab: KafkaLab):
+    """Its offsets are sent and its transaction is not ended when the next owner takes over and settles it."""
+    first = await lab.worker()
+    names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
+    await lab.history.send_all([(name, start("asks")) for name in names])
+    for name in names:
+        await lab.history.seen(name, ev.OpScheduled)
+    transactor: Any = first.worker.producer._transactor
+    end, slow, go = transactor._end, threading.Event(), threading.Event()
+
+    def late() -> None:
+        slow.set()
+        go.wait()
+        end()
+
+    transactor._end = late
+    await lab.history.send(names[2], resume("yes"))
+    await until(slow.is_set)
+    ice = Ice(first)
+    second = await lab.worker()
+    assert f"ending the open transaction of {transactor.id}" in message(second)
+    go.set()
+    ice.thawed.set()
+    assert await lab.history.result(names[2]) == "yes"
+    assert [e.epoch for e in lab.history.events[names[2]] if isinstance(e.body, ev.InterruptAnswered)] == [2]
+    await first.owns(2)
+    assert first.worker.producer.id != transactor.id
+    await lab.history.send_all([(name, resume("yes")) for name in names if name != names[2]])
+    await lab.history.ended(*names)
 
 
 @kafka_case(app)

@@ -190,6 +190,7 @@ def case(app: App, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., 
         )
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         run.pytestmark = getattr(function, "pytestmark", [])  # type: ignore[attr-defined]
+        run.scenario, run.app, run.kinds = function, app, kinds  # type: ignore[attr-defined] - for other logs
         return pytest.mark.parametrize("on", kinds or ("memory", "sqlite"))(run)
 
     return decorate

@@ -152,6 +152,29 @@ async def test_f02_what_a_dead_owner_left_open_is_ended_in_its_name(lab: Lab):
     assert await lab.history.result("r") == "lost with its owner"
 
 
+class Late(Hooks):
+    """Markers that follow an acknowledged commit after a while, in each partition after another one."""
+
+    def marker_delay(self, topic: str, partition: int) -> float:
+        return 0.2 + 0.1 * partition if topic.endswith((".events", ".checkpoints")) else 0.1
+
+
+@case(app, "memory")
+async def test_f02_a_commit_whose_markers_are_late_is_restored_all_the_same(lab: Lab):
+    lab.log._store.hooks = Late()
+    first = await lab.worker()
+    names = [next(f"r{n}" for n in range(100) if lab.history.partition(f"r{n}") == p) for p in range(PARTITIONS)]
+    for turn in range(3):
+        runs = [f"{name}/{turn}" for name in names]
+        await lab.history.send_all([(run_id, start("asks", 1)) for run_id in runs])
+        held = first.worker.owner.partitions
+        await until(lambda: all(run_id in held[lab.history.partition(run_id)].runs for run_id in runs))  # noqa: B023
+        await first.kill()
+        first = await lab.worker()
+        for run_id in runs:
+            assert run_id in first.worker.owner.partitions[lab.history.partition(run_id)].runs
+
+
 async def lease_of(lab: Lab, partition: int) -> Lease:
     records = await records_of(lab.log, TopicPartition(lab.topics.leases, partition))
     return decode_lease(records[-1].value or b"")
@@ -249,6 +272,24 @@ async def test_f21_commands_that_go_away_just_before_they_are_read_cause_no_spin
     assert asked == [2, 2, 2]
     await lab.history.start("steps", "r", 1)
     assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+async def test_f21_a_poll_whose_next_command_is_gone_lets_all_partitions_look_again(lab: Lab):
+    running = await lab.worker()
+    member, gone = running.worker.member, ["the next command is gone"]
+    poll = member.poll
+
+    async def damaged(records_max: int, timeout: float) -> Any:
+        if gone:
+            raise LogDamaged(gone.pop())
+        return await poll(records_max, timeout)
+
+    member.poll = damaged  # type: ignore[method-assign]
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+    assert running.told.heard("message", "the next command is gone")
+    assert {partition.epoch for partition in running.worker.owner.partitions.values()} == {2}
 
 
 @case(app, "memory")

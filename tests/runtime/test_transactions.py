@@ -147,7 +147,7 @@ def refusing(run_id: str, *, blamed: bool) -> Faults:
 
     def plan(number: int, records: Sequence[NewRecord]) -> int | None:
         for index, record in enumerate(records):
-            if record.topic == "commits.effects.parcels" and record.key == run_id.encode():
+            if record.topic.endswith(".effects.parcels") and record.key == run_id.encode():
                 return index if blamed else -1
         return None
 

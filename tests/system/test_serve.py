@@ -156,6 +156,14 @@ def test_a_strict_worker_ends_where_it_must_refuse_a_partition(place: Place) -> 
     assert "refused" in out
 
 
+def test_a_worker_tells_in_its_leases_where_it_is_found(place: Place) -> None:
+    place.worker("--address", "rack-7:9000")
+    place.nap("r-1", 300)
+    found = json.loads(place.streams("diagnose", "r-1", "--json").stdout)["ownership"]
+    assert (found["address"], found["alive"]) == ("rack-7:9000", True)
+    assert " at rack-7:9000 owns it" in found["text"]
+
+
 def test_a_worker_speaks_json(place: Place) -> None:
     worker = place.worker("--json")
     place.nap("r-1", 0)

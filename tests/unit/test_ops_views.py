@@ -456,6 +456,10 @@ async def test_ownership_compares_the_run_with_the_lease(world: World) -> None:
     moved = (await world.diagnosis()).ownership
     assert (moved.current, moved.run_owner, moved.lease_owner) == (False, "w-1", "w-4")
     assert "w-4 owns it now (epoch 4" in moved.text
+    await world.owner.lease(place, address="rack-7:9000", host="rack-7")
+    found = (await world.diagnosis()).ownership
+    assert found.address == "rack-7:9000"
+    assert "w-4 at rack-7:9000 owns it now" in found.text
     await world.owner.lease(place, released=True)
     assert "gave partition" in (await world.diagnosis()).ownership.text
     world.owner.epoch = 0
