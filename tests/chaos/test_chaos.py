@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import secrets
 import time
 from collections import Counter
@@ -103,7 +102,7 @@ def _first_of_each(wrong: list[str]) -> list[str]:
     kinds: Counter[str] = Counter()
     chosen = []
     for line in wrong:
-        kind = re.sub(r"\S*\d\S*|\(.*?\)", "", line)[:50]
+        kind = " ".join(word for word in line.split() if word.isalpha())[:40]
         kinds[kind] += 1
         if kinds[kind] <= 3:
             chosen.append(line)
