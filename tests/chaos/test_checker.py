@@ -341,6 +341,11 @@ def test_a_deleted_checkpoint_is_found(story: Story) -> None:
     story.expect("no run was damaged or has expired")
 
 
+def test_a_transaction_that_hangs_is_found(story: Story) -> None:
+    story.dump = story.dump._replace(unread={(story.topics.events, 1): 77})
+    story.expect("a transaction hangs in chaos.events/1 below the end 77")
+
+
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
