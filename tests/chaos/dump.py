@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -40,7 +39,7 @@ class Dump(NamedTuple):
     topics: Topics
     partitions: int
     records: dict[str, list[list[Rec]]]
-    unread: Mapping[tuple[str, int], int] = MappingProxyType({})
+    unread: Mapping[tuple[str, int], int] = {}
     """The ends of partitions that no reader of committed records has come to: a transaction hangs there."""
 
     def of(self, topic: str, partition: int) -> list[Rec]:
