@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -174,13 +173,11 @@ async def dump_of(log: Log, topics: Topics) -> Dump:
 
 
 @pytest.fixture(scope="module")
-def true_story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def true_story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("outside")
-    before = os.environ.get("CHAOS_OUTSIDE")
-    os.environ["CHAOS_OUTSIDE"] = str(folder)
-    yield asyncio.run(live(folder))
-    if before is None:
-        del os.environ["CHAOS_OUTSIDE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAOS_OUTSIDE", str(folder))
+        return asyncio.run(live(folder))
 
 
 @pytest.fixture
