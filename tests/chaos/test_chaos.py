@@ -132,7 +132,8 @@ def _faults(crew: Crew, load: Load, rng: random.Random) -> None:
         wanted = [(fault, target) for fault, target in crew.missing if fault in able]
         if wanted and rng.random() < 0.8:
             # An open transaction first: a task is nearly always running too, so one fault can hit both.
-            crew.strike(*rng.choice([one for one in wanted if one[1] == TARGETS[0]] or wanted))
+            first = [one for one in wanted if one[1] == TARGETS[0]]
+            crew.strike(*rng.choice(first if first and rng.random() < 0.8 else wanted))
         elif able:
             (fault,) = rng.choices(able, [WEIGHTS[fault] for fault in able])
             crew.strike(fault, rng.choice(TARGETS))
