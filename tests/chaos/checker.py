@@ -57,6 +57,9 @@ def check(dump: Dump, accepted: Iterable[Accepted], plans: Mapping[str, Plan]) -
     found = Found([], {}, {}, 0, Counter(), [])
     accepted = list(accepted)
     wrong = found.wrong
+    wrong += [
+        f"a transaction hangs in {name}/{number} below the end {end}" for (name, number), end in dump.unread.items()
+    ]
     leases = {number: list(_leases(dump, number, wrong)) for number in range(dump.partitions)}
     for number in range(dump.partitions):
         events = list(_events(dump, number, wrong))

@@ -29,9 +29,9 @@ def _check_calls(found: Found, calls: list[Call]) -> Iterator[str]:
             if body.attempt:
                 starts[body.key or "", body.attempt] = event.epoch
         elif isinstance(body, ev.AttemptStarted):
-            starts[keys[run_id, body.op], body.attempt] = event.epoch
+            starts[keys.get((run_id, body.op), ""), body.attempt] = event.epoch
         elif isinstance(body, ev.OpCompleted):
-            completed.add((keys[run_id, body.op], body.attempt))
+            completed.add((keys.get((run_id, body.op), f"{run_id}, op {body.op}"), body.attempt))
     begun: dict[tuple[str, int], list[Call]] = defaultdict(list)
     for call in calls:
         if not call.ended:

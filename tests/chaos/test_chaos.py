@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import secrets
 import time
 from collections import Counter
@@ -103,7 +102,7 @@ def _first_of_each(wrong: list[str]) -> list[str]:
     kinds: Counter[str] = Counter()
     chosen = []
     for line in wrong:
-        kind = re.sub(r"\S*\d\S*|\(.*?\)", "", line)[:50]
+        kind = " ".join(word for word in line.split() if word.isalpha())[:40]
         kinds[kind] += 1
         if kinds[kind] <= 3:
             chosen.append(line)
@@ -133,7 +132,8 @@ def _faults(crew: Crew, load: Load, rng: random.Random) -> None:
         wanted = [(fault, target) for fault, target in crew.missing if fault in able]
         if wanted and rng.random() < 0.8:
             # An open transaction first: a task is nearly always running too, so one fault can hit both.
-            crew.strike(*rng.choice([one for one in wanted if one[1] == TARGETS[0]] or wanted))
+            first = [one for one in wanted if one[1] == TARGETS[0]]
+            crew.strike(*rng.choice(first if first and rng.random() < 0.8 else wanted))
         elif able:
             (fault,) = rng.choices(able, [WEIGHTS[fault] for fault in able])
             crew.strike(fault, rng.choice(TARGETS))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -174,13 +173,11 @@ async def dump_of(log: Log, topics: Topics) -> Dump:
 
 
 @pytest.fixture(scope="module")
-def true_story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def true_story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("outside")
-    before = os.environ.get("CHAOS_OUTSIDE")
-    os.environ["CHAOS_OUTSIDE"] = str(folder)
-    yield asyncio.run(live(folder))
-    if before is None:
-        del os.environ["CHAOS_OUTSIDE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAOS_OUTSIDE", str(folder))
+        return asyncio.run(live(folder))
 
 
 @pytest.fixture
@@ -339,6 +336,11 @@ def test_a_deleted_checkpoint_is_found(story: Story) -> None:
     records = story.records(story.topics.checkpoints, "chain-1")
     records.append(Rec(999, b"chain-1", None))
     story.expect("no run was damaged or has expired")
+
+
+def test_a_transaction_that_hangs_is_found(story: Story) -> None:
+    story.dump = story.dump._replace(unread={(story.topics.events, 1): 77})
+    story.expect("a transaction hangs in chaos.events/1 below the end 77")
 
 
 # -- commands --------------------------------------------------------------------------------------------------------
