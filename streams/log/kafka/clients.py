@@ -53,9 +53,6 @@ _PRODUCER: Mapping[str, Any] = {
 }
 _TRANSACTIONAL: Mapping[str, Any] = {
     **_PRODUCER,
-    # With the default, `rebootstrap`, the client throws its brokers away when none answers, and then waits for good for
-    # the one that it remembers as the group's coordinator (librdkafka issues 5456 and 5511).
-    "metadata.recovery.strategy": "none",
     # It spans one commit and never user code; a dead owner's transaction blocks its readers for so long.
     "transaction.timeout.ms": 10_000,
 }

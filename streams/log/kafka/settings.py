@@ -90,6 +90,9 @@ class Settings:
             "client.id": client_id,
             # A broker that comes back is found in a second; the default backs off to ten.
             "reconnect.backoff.max.ms": 1000,
+            # With the default, `rebootstrap`, a client throws its brokers away when none answers, and then waits for
+            # good for the one that it remembers as the group's coordinator (librdkafka issues 5456 and 5511).
+            "metadata.recovery.strategy": "none",
             **role,
             **{name: value for name, value in self.client.items() if name not in leave_out},
         }
