@@ -102,6 +102,14 @@ class Owner:
             await self._worker.member.pause(number)
             self._begin(number, incarnation)
 
+    async def refuse(self, number: int, reason: str) -> None:
+        """The log has lost the next command of a partition that is served: that one is refused, the others go on."""
+        async with self._worker.turn_lock:
+            await self._worker.member.pause(number)
+            incarnation = self._worker.member.snapshot().owned.get(number)
+            if incarnation is not None:
+                self._begin(number, incarnation, refused=reason)
+
     async def _stop_acquiring(self, partitions: Mapping[int, int]) -> None:
         tasks = [task for number, task in self._acquiring.items() if number in partitions]
         for task in tasks:

@@ -25,6 +25,7 @@ from streams.runtime.engine import Engine
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
+from streams.runtime.polling import Poller
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.telling import tell
 from streams.runtime.timers import Timers
@@ -177,23 +178,20 @@ class Worker:
             self.put(Happened(partition, run_id, Due(op_id)))
 
     async def _poll_loop(self) -> None:
-        settings = self.engine.settings
+        settings, poller = self.engine.settings, Poller(self)
         while self._polling:
             while len(self._inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
                 await asyncio.sleep(0.005)
-            try:
-                batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
-            except LogUnavailable as error:
-                self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
-                await asyncio.sleep(0.5)
+            records = await poller.poll(_POLL_SECONDS)
+            if records is None:
                 continue
             self._polled.set()
             partitions = self.owner.partitions
-            for record in batch.records:
+            for record in records:
                 partition = partitions.get(record.partition)
                 if partition is not None and partition.running:
                     self._inbox.append(Arrived(partition, record))
-            if batch.records:
+            if records:
                 self._wake.set()
 
     async def newer_snapshot(self, snapshot: GroupSnapshot) -> None:

@@ -84,9 +84,11 @@ class Clients:
         self.settings = settings
         self._said = ""
         self._denied: UsageError | None = None
+        self.admin = Admin(self._administrator, settings.replication_factor)
+
+    def _administrator(self) -> AdminClient:
         # Nobody polls it, so its lines would only pile up.
-        self._client = self._checked(lambda: AdminClient(self._conf({"log_level": 0}, frozenset(), "streams-admin")))
-        self.admin = Admin(self._client, settings.replication_factor)
+        return self._checked(lambda: AdminClient(self._conf({"log_level": 0}, frozenset(), "streams-admin")))
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""
@@ -127,9 +129,8 @@ class Clients:
     def _ask(self) -> str | None:
         """Why no broker answers, or None when one did."""
         try:
-            self._client.list_topics(timeout=_ASK_SECONDS)
+            self.admin.ask(_ASK_SECONDS)
         except KafkaException as raised:
-            self._client.poll(0)
             found = sort(error_of(raised), f"asking Kafka at {self.settings.servers}")
             if self._denied is not None or isinstance(found, UsageError):
                 raise self._denied or found from raised

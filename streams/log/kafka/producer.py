@@ -43,6 +43,10 @@ class KafkaProducer:
         places = [TopicPartition(snapshot.topic, partition, offset) for partition, offset in offsets.items()]
         return await self._lane.run(lambda: self._transactor.commit(records, snapshot.token, places))
 
+    def wear(self) -> None:
+        """The brokers were away: the next commit begins with a fresh client under the same id."""
+        self._transactor.stale = True
+
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""
         for id in transactional_ids:

@@ -59,12 +59,15 @@ class Transactor:
     def __init__(self, id: str, make: Callable[[], Producer]) -> None:
         self.id = id
         self.state = State.WORN
+        self.stale = False
+        """Set by anybody when the brokers were away: the client may never find its coordinators again."""
         self._make = make
         self._client: Any = None
 
     def initialise(self) -> None:
         """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
         self._drop()
+        self.stale = False
         deadline = time.monotonic() + INIT_SECONDS
         client = self._make()
         while True:
@@ -87,6 +90,8 @@ class Transactor:
         the fence because a rebalance refuses there: with nothing under way, the client is as good as before.
         """
         self._require_usable()
+        if self.stale and self.state is State.READY:
+            self._move(State.WORN)
         if self.state is State.WORN:
             self.initialise()
         reports = Reports(len(records))
