@@ -226,7 +226,11 @@ class InDoubt(LogError):
 
 
 class LogDamaged(LogError):
-    """The log contradicts itself or what the caller knows of it: refuse the partition."""
+    """The log contradicts itself or what the caller knows of it: refuse the partition, where one is named."""
+
+    def __init__(self, message: str, partition: int | None = None) -> None:
+        super().__init__(message)
+        self.partition = partition
 
 
 class Cancelled(BaseException):

@@ -1,4 +1,7 @@
-"""Where STREAMS_SKIPS_FAIL is set (.ci/run), a skipped test that needs a real service counts as a failure."""
+"""Where STREAMS_SKIPS_FAIL is set (.ci/run), a test that was skipped for want of a service fails the session.
+
+So does a whole run in which not one test on a real broker has passed: it would prove nothing of the product.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if missed:
         reporter.write_line(f"\nnot run for want of a service, which fails here: {', '.join(missed)}", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    passed = [report for report in reporter.stats.get("passed", ()) if "kafka" in report.keywords]
+    if is_whole(session.config) and not passed:
+        reporter.write_line("\nno test on a real broker has passed, which fails here", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Whether nothing was chosen: who asks for some tests gets those."""
+    chosen = [config.getoption(name) for name in ("keyword", "markexpr", "deselect", "ignore", "ignore_glob")]
+    return (
+        not any(chosen) and not config.getoption("collectonly") and set(config.args) == set(config.getini("testpaths"))
+    )

@@ -122,6 +122,14 @@ class Owner:
             {n: owned[n] for n, p in self.partitions.items() if p.running and owned.get(n) == p.incarnation}
         )
 
+    async def refuse(self, number: int, reason: str) -> None:
+        """The log has lost the next command of a partition that is served: that one is refused, the others go on."""
+        async with self._worker.turn_lock:
+            await self._worker.member.pause(number)
+            incarnation = self._worker.member.snapshot().owned.get(number)
+            if incarnation is not None:
+                self._begin(number, incarnation, refused=reason)
+
     def _stop_acquiring(self, partitions: Mapping[int, int]) -> list[asyncio.Task[None]]:
         """Cancel what is being acquired of these; a commit under way still takes a moment."""
         tasks = [task for number, task in self._acquiring.items() if number in partitions]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import secrets
 import socket
@@ -15,8 +14,6 @@ from streams.clock import Clock, SystemClock
 from streams.errors import (
     Fenced,
     InDoubt,
-    LogDamaged,
-    LogUnavailable,
     StreamsError,
 )
 from streams.kernel.inputs import Due
@@ -31,6 +28,7 @@ from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
+from streams.runtime.polling import Poller
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.timers import Timers
 from streams.runtime.turn import Turn
@@ -166,28 +164,15 @@ class Worker:
             self.put(Happened(partition, run_id, Due(op_id)))
 
     async def _poll_loop(self) -> None:
-        settings = self.engine.settings
-        said = -math.inf
+        poller = Poller(self)
         while self._polling:
-            while len(self.inbox) > settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, and any turn ends it
+            while len(self.inbox) > self.engine.settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
                 await asyncio.sleep(0.005)
-            try:
-                batch = await self.member.poll(settings.turn_inputs_max, _POLL_SECONDS)
-            except LogUnavailable as error:
-                if (now := self.engine.clock.monotonic()) - said > _SAY_SECONDS:
-                    said = now
-                    self.engine.observer.message(f"the log cannot be reached, trying again: {error}")
-                await asyncio.sleep(0.5)
-                continue
-            except LogDamaged as error:
-                # The next command of a partition is gone, and nobody says of which: all look again where they go on.
-                self.engine.observer.message(str(error))
-                async with self.turn_lock:
-                    await self.owner.all_again()
+            records = await poller.poll(_POLL_SECONDS)
+            if records is None:
                 continue
             self._polled.set()
-            partitions = self.owner.partitions
-            places = ((partitions.get(record.partition), record) for record in batch.records)
+            places = ((self.owner.partitions.get(record.partition), record) for record in records)
             self.inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property

@@ -46,11 +46,28 @@ _LEADERS = {
 class Admin:
     """Asks the cluster. The client's calls return at once and are answered by its own thread."""
 
-    def __init__(self, client: AdminClient, replication_factor: int, ends: Ends) -> None:
-        self._client = client
+    def __init__(self, make: Callable[[], AdminClient], replication_factor: int, ends: Ends) -> None:
+        self._make = make
+        self._client = make()
         self._ends = ends
         self._replication_factor = replication_factor
         self._known: dict[str, TopicInfo] = {}
+
+    def ask(self, seconds: float) -> None:
+        """Raise KafkaException unless a broker answers. Blocks."""
+        try:
+            self._client.list_topics(timeout=seconds)
+        finally:
+            self._client.poll(0)  # the client's own words go to its error callback
+
+    def renew(self, old: AdminClient | None = None) -> None:
+        """Go on with a fresh client; with `old` only where that one is still in use.
+
+        A broker that was away for a moment is forgotten by the client, but not by its memory of coordinators: from
+        then on no question about a group is answered, until the process ends (seen with librdkafka 2.16).
+        """
+        if old is None or old is self._client:
+            self._client = self._make()
 
     # -- topics --------------------------------------------------------------------------------------------------
 
@@ -205,14 +222,15 @@ class Admin:
 
     async def _committed(self, group: str, wanted: list[TopicPartition] | None) -> list[TopicPartition]:
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._client.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=REQUEST_SECONDS
-        )
+        client = self._client
+        futures = client.list_consumer_group_offsets(request, require_stable=True, request_timeout=REQUEST_SECONDS)
         try:
             answer = await _answer(futures[group])
         except KafkaException as error:
             if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
+            if code_of(error) == KafkaError._TIMED_OUT:
+                self.renew(client)
             raise sort(error_of(error), f"asking for the offsets of group {group}") from error
         return list(answer.topic_partitions)
 

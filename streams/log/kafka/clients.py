@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.admin import Admin
-from streams.log.kafka.ends import Ends
 from streams.log.kafka.failures import error_of, sort, words
 from streams.log.kafka.settings import (
     BATCH_BYTES_MAX,
@@ -94,11 +93,12 @@ class Clients:
         self.settings = settings
         self._said = ""
         self._denied: UsageError | None = None
-        # Nobody polls it, so its lines would only pile up.
-        conf = self._conf({"log_level": 0}, frozenset(), "streams-admin")
-        self._client = self._checked(lambda: AdminClient(conf))
         ends = Ends({isolation: self.reader(isolation) for isolation in _ISOLATIONS})
-        self.admin = Admin(self._client, settings.replication_factor, ends)
+        self.admin = Admin(self._administrator, settings.replication_factor, ends)
+
+    def _administrator(self) -> AdminClient:
+        # Nobody polls it, so its lines would only pile up.
+        return self._checked(lambda: AdminClient(self._conf({"log_level": 0}, frozenset(), "streams-admin")))
 
     def appender(self) -> Producer:
         """A client for appends outside transactions."""
@@ -139,9 +139,8 @@ class Clients:
     def _ask(self) -> str | None:
         """Why no broker answers, or None when one did."""
         try:
-            self._client.list_topics(timeout=_ASK_SECONDS)
+            self.admin.ask(_ASK_SECONDS)
         except KafkaException as raised:
-            self._client.poll(0)
             found = sort(error_of(raised), f"asking Kafka at {self.settings.servers}")
             if self._denied is not None or isinstance(found, UsageError):
                 raise self._denied or found from raised

@@ -21,6 +21,8 @@ __all__ = ["Cursor", "GroupConsumer", "Listener", "generation"]
 
 SLICE_SECONDS = 0.02
 """How long a poll sits in the client before it looks at what was asked of it meanwhile."""
+ASK_SECONDS = 0.5
+"""How long a poll waits for any broker while none is there."""
 _MAGIC = b"CGMDv2:"
 
 
@@ -61,6 +63,8 @@ class GroupConsumer:
         self.ready: deque[Fetched] = deque()
         self.interrupted = False
         self.silent = False
+        self.returned = False
+        """Whether the brokers were away since somebody last looked."""
         self._topic = topic
         self._make = make
         self._listener = listener
@@ -72,6 +76,7 @@ class GroupConsumer:
         self._token: bytes | None = None
         self._failure: BaseException | None = None
         self._trouble: StreamsError | None = None
+        self._away: str | None = None
         self._changed = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,6 +91,7 @@ class GroupConsumer:
         """Serve the group, then put what has arrived into `ready`. Returns the group metadata of this poll."""
         deadline = time.monotonic() + timeout
         self._changed = False
+        self._wait_for_broker(timeout)
         while True:
             self._follow_orders()
             left = deadline - time.monotonic()
@@ -96,6 +102,17 @@ class GroupConsumer:
                 raise trouble
             if self.ready or self._changed or left <= 0 or self.interrupted:
                 return self._fresh_token()
+
+    def _wait_for_broker(self, timeout: float) -> None:
+        """Raise for as long as no broker is there: the client says so now and then, and is silent in between."""
+        if self._away is None:
+            return
+        try:
+            self._client.list_topics(self._topic, timeout=max(timeout, ASK_SECONDS))
+        except KafkaException as raised:
+            raise LogUnavailable(self._away) from raised
+        self._away = self._trouble = None
+        self.returned = True
 
     def _fetch(self, records_max: int, timeout: float) -> None:
         try:
@@ -158,7 +175,7 @@ class GroupConsumer:
             if cursor is not None and partition is not None:
                 self._stop(self._client, [partition])
                 place = f"{self._topic}[{partition}]"
-                self._trouble = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}")
+                self._trouble = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}", partition)
         elif error.code() in MISSING:
             self._trouble = UsageError(f"there is no topic {self._topic} (any more): {words(error)}")
         elif error.code() != KafkaError._MAX_POLL_EXCEEDED:  # `on_lost` says the same
@@ -169,7 +186,8 @@ class GroupConsumer:
     def _on_trouble(self, error: KafkaError) -> None:
         # An idle worker would not notice otherwise: a poll without a broker brings nothing, as one without news does.
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = LogUnavailable(f"no broker of Kafka answers: {words(error)}")
+            self._away = f"no broker of Kafka answers: {words(error)}"
+            self._trouble = LogUnavailable(self._away)
 
     # -- what the group says -------------------------------------------------------------------------------------
 

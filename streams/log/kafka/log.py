@@ -64,7 +64,7 @@ class KafkaLog:
 
     def member(self, group: str, topic: str, *, client_id: str) -> KafkaMember:
         """A consumer that takes part in a group."""
-        member = KafkaMember(self._admin, group, topic, self._open()._clients.consumer(group, client_id))
+        member = KafkaMember(self._admin, group, topic, self._open()._clients.consumer(group, client_id), self._renew)
         self._members.append(member)
         return member
 
@@ -105,6 +105,12 @@ class KafkaLog:
         parts = [*(member.vanish() for member in self._members), *(reader.close() for reader in self._readers)]
         await asyncio.gather(*parts, *(producer.close() for producer in self._producers), self._appender.close())
         await self._admin.close()
+
+    def _renew(self) -> None:
+        """The brokers were away. See `Admin.renew` for what clients forget then."""
+        self._admin.renew()
+        for producer in self._producers:
+            producer.wear()
 
     def _open(self) -> KafkaLog:
         if self._closed:

@@ -33,8 +33,16 @@ class State(Enum):
 class KafkaMember:
     """See `streams.log.port.Member`."""
 
-    def __init__(self, admin: Admin, group: str, topic: str, make: Callable[[OnError], Consumer]) -> None:
+    def __init__(
+        self,
+        admin: Admin,
+        group: str,
+        topic: str,
+        make: Callable[[OnError], Consumer],
+        on_return: Callable[[], None],
+    ) -> None:
         self._admin = admin
+        self._on_return = on_return
         self._state = State.NEW
         self._ownership: Ownership | None = None
         self._snapshot = GroupSnapshot(group, topic, None, {})
@@ -64,6 +72,9 @@ class KafkaMember:
                 self._consumer.interrupted = True
                 raise
             self._snapshot = self._snapshot._replace(token=token)
+            if self._consumer.returned:
+                self._consumer.returned = False
+                self._on_return()
         return Batch(self._snapshot, self._take(records_max))
 
     def snapshot(self) -> GroupSnapshot:

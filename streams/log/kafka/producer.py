@@ -71,6 +71,10 @@ class KafkaProducer:
             running.cancel()
         return running.result()
 
+    def wear(self) -> None:
+        """The brokers were away: the next commit begins with a fresh client under the same id."""
+        self._transactor.stale = True
+
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""
         for id in transactional_ids:

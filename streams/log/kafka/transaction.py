@@ -69,6 +69,8 @@ class Transactor:
     def __init__(self, id: str, make: Callable[[], Producer], on_step: OnStep = untold) -> None:
         self.id = id
         self.state = State.WORN
+        self.stale = False
+        """Set by anybody when the brokers were away: the client may never find its coordinators again."""
         self._make = make
         self._on_step = on_step
         self._client: Any = None
@@ -83,6 +85,7 @@ class Transactor:
     def initialise(self) -> None:
         """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
         self._drop()
+        self.stale = False
         deadline = time.monotonic() + INIT_SECONDS
         client = self._make()
         while True:
@@ -105,6 +108,8 @@ class Transactor:
         the fence because a rebalance refuses there: with nothing under way, the client is as good as before.
         """
         self._require_usable()
+        if self.stale and self.state is State.READY:
+            self._move(State.WORN)
         if self.state is State.WORN:
             self.initialise()
         reports = Reports(len(records))

@@ -171,7 +171,8 @@ def outside(place: TopicPartition, position: int, span: Span) -> LogDamaged:
     """The error for a position that the partition does not have."""
     return LogDamaged(
         f"offset {position} is outside {place.topic}[{place.partition}], which reaches from {span.start} to "
-        f"{span.end}: records were lost or the topic was created again"
+        f"{span.end}: records were lost or the topic was created again",
+        place.partition,
     )
 
 
