@@ -36,9 +36,13 @@ class Poller:
             await asyncio.sleep(_AWAY_SECONDS)
             return None
         except LogDamaged as error:
-            if error.partition is None:
-                raise
-            await worker.owner.refuse(error.partition, str(error))
+            if error.partition is not None:
+                await worker.owner.refuse(error.partition, str(error))
+                return None
+            # Nobody says of which partition the next command is gone: all look again where they go on.
+            worker.engine.observer.message(str(error))
+            async with worker.turn_lock:
+                await worker.owner.all_again()
             return None
         if self._away:
             worker.engine.observer.message("the log answers again")

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.kafka.admin import Admin
+from streams.log.kafka.ends import Ends
 from streams.log.kafka.failures import error_of, sort, words
 from streams.log.kafka.settings import (
     BATCH_BYTES_MAX,
