@@ -1,7 +1,7 @@
 """Worker processes and a broker, and what is done to them: kills, freezes, crashes and restarts that hit on purpose.
 
-A victim is stopped first and looked at: only if it is inside what the fault is aimed at, the fault is done; else it
-goes on and is looked at again. So the count of hits says what was really hit.
+A victim that seems to be inside what the fault is aimed at is stopped and looked at: only if it still is, the fault is
+done; else it goes on and another look is taken. So the count of hits says what was really hit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["FAULTS", "TARGETS", "Crew", "Worker"]
 RUNNER = Path(__file__).with_name("worker.py")
 FAULTS = ("worker killed", "worker frozen", "worker stopped", "broker killed", "broker restarted")
 TARGETS = ("open transaction", "running task")
-LOOKS = 150
+LOOKS = 60
+GLIMPSE_SECONDS = 0.2
 FREEZE_SECONDS = (7.5, 9.5)
 """Longer than the session timeout of 6 s: the group gives the partitions to others."""
 BROKER_REST_SECONDS = 14.0
@@ -175,11 +176,8 @@ class Crew:
     def _strike_worker(self, fault: str, target: str) -> bool:
         for _ in range(LOOKS):
             self._pause()
-            up = self._up()
-            if not up:
-                return False
-            victim = self._rng.choice(up)
-            if not victim.halt():
+            victim = self._glimpse(target)
+            if victim is None or not victim.halt():
                 return False
             hits = victim.hits()
             if target not in hits:
@@ -203,7 +201,9 @@ class Crew:
     def _strike_broker(self, fault: str, target: str) -> bool:
         for _ in range(LOOKS):
             self._pause()
-            halted = [worker for worker in self._up() if worker.halt()]
+            first = self._glimpse(target)
+            up = sorted(self._up(), key=lambda worker: worker is not first)
+            halted = [worker for worker in up if worker.halt()]
             hits = {hit for worker in halted for hit in worker.hits()}
             hit = target in hits
             try:
@@ -234,6 +234,18 @@ class Crew:
         self._broker_rests_until = now + max(BROKER_REST_SECONDS, 2 * (now - began))
 
     # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _glimpse(self, target: str) -> Worker | None:
+        """A worker that seems to be inside of `target` as it runs on, or any. What counts is seen when it is halted."""
+        end = time.monotonic() + GLIMPSE_SECONDS
+        up = self._up()
+        self._rng.shuffle(up)
+        while time.monotonic() < end:
+            for worker in up:
+                if target in worker.hits():
+                    return worker
+            time.sleep(0.0002)
+        return up[0] if up else None
 
     def _pause(self) -> None:
         self.tend()
