@@ -108,6 +108,7 @@ WRONG = [  # arguments, a part of the one line
     (["runs", "--log", "sqlite:///s.db?colour=red"], "unknown setting 'colour'"),
     (["worker", ORDER, "--log", "sqlite:///x/y/z.db"], "does not exist"),
     (["worker", ORDER, "--log", "nonsense"], "'nonsense' is no address of a log"),
+    (["worker", ORDER, "--app", "my app"], "app 'my app': use 1 to 100 ASCII letters"),
     (["worker", "order.py"], "'order.py' is no MODULE:APP; write it like examples/order.py:app"),
     (["worker", "nowhere.py:app"], "there is no file nowhere.py"),
     (["worker", "no.such.module:app"], "there is no module 'no.such.module'"),

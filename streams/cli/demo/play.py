@@ -117,7 +117,7 @@ class Play:
         self.narrator.table("what happened", history_lines(entries))
         if self.stage.shared:
             command = f"streams show {run_id} --app {self.app} --log '{self._log.url}'"
-            self.narrator.facts("the run stays in the log", {"look at it": command})
+            self.narrator.facts("more of it, while the broker runs", {"type": command})
 
     async def effects(self) -> int:
         """How many effect messages are in the log."""
