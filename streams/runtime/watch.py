@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streams.errors import LogUnavailable
+from streams.errors import LogError, UsageError
 from streams.runtime.ends import pass_markers
 from streams.runtime.topics import check_topics, ensure_topics
 
@@ -50,7 +50,7 @@ class Watch:
                 await self._topics()
                 await self._clock()
                 await self._ends()
-            except LogUnavailable as error:
+            except (LogError, UsageError) as error:  # turns find out by themselves what it means for them
                 self._worker.engine.observer.message(f"the topics could not be checked again: {error}")
 
     async def _topics(self) -> None:

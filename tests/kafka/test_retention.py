@@ -157,7 +157,8 @@ async def test_f15_a_deleted_run_stays_deleted_after_compaction(lab: Lab, operat
 @running
 async def test_f15_an_older_copy_without_its_deletion_brings_no_run_back(lab: Lab, operator: Operator):
     """As where the null has been removed already and an older segment still holds the checkpoint."""
-    first = await lab.worker(early_input_seconds=2.0, **AGE)
+    # The second sweep ends it, and the third would move the tail past its end.
+    first = await lab.worker(early_input_seconds=4.0, checkpoint_age_seconds=3.5, sweep_seconds=3.0)
     await lab.history.send("ghost", signal("news", "early"))
     await lab.history.seen("ghost", ev.RunExpired)
     await first.kill()
