@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 from streams.dev import Kafka, start_kafka, stop_kafka
 from streams.dev.process import free_port
 
-USERS = {"ann": "right-and-proper", "tom": "tom-may-little"}
+USERS = {"ann": "right-and-proper", "tom": "tom-may-little", "eve": "elsewhere-only"}
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from streams import App
 from streams.log.kafka import KafkaLog, open_kafka
@@ -29,6 +30,7 @@ __all__ = [
     "KafkaLab",
     "Running",
     "Stopped",
+    "configure",
     "foreign",
     "hang",
     "kafka_case",
@@ -189,6 +191,14 @@ def kafka_case(app: App, settings: str = "") -> Callable[[Callable[..., Any]], C
         return run
 
     return decorate
+
+
+async def configure(lab: KafkaLab, topic: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic."""
+    entries = [ConfigEntry(n, value, incremental_operation=AlterConfigOpType.SET) for n, value in settings.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for future in lab.log._clients._client.incremental_alter_configs([resource]).values():
+        await asyncio.wrap_future(future)
 
 
 # -- what dies, and what is foreign ------------------------------------------------------------------------------------

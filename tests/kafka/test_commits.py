@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from streams.errors import InDoubt
 from streams.kernel import bodies as ev
@@ -18,7 +17,7 @@ from streams.log.port import GroupSnapshot, NewRecord, TopicSpec
 from streams.runtime.inputs import Arrived
 from streams.wire.records import decode_effect
 from tests.kafka.apps import app, gate
-from tests.kafka.lab import PARTITIONS, KafkaLab, Running, hang, kafka_case
+from tests.kafka.lab import PARTITIONS, KafkaLab, Running, configure, hang, kafka_case
 from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -57,10 +56,7 @@ async def in_one_turn(lab: KafkaLab, running: Running, requests: Sequence[tuple[
 
 async def limit(lab: KafkaLab, topic: str, size: int) -> None:
     """Let the broker take no batches over this size into a topic."""
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    for future in lab.log._clients._client.incremental_alter_configs([resource]).values():
-        await asyncio.wrap_future(future)
+    await configure(lab, topic, {"max.message.bytes": str(size)})
 
 
 def redos(running: Running) -> list[str]:

@@ -162,22 +162,29 @@ async def test_f02_a_worker_that_died_in_its_claim_is_found_although_its_lease_i
 @kafka_case(app)
 async def test_step_5_a_claim_tells_of_the_new_owner_and_carries_over_how_far_the_last_one_came(lab: KafkaLab):
     first = await lab.worker(address="rack-7:9000")
-    run_id = await waiting_run(lab, 0)
-    await first.kill()
+    ended = lab.runs_of(0, prefix="ended")[0]
+    await lab.history.start("steps", ended, 1)
+    await lab.history.ended(ended)
+    await first.stop()
     second = await lab.worker()
     leases = await lab.leases(0)
-    assert [(lease.epoch, lease.owner, lease.released) for lease in leases] == [(1, "w1", False), (2, "w2", False)]
-    assert leases[0].address == "rack-7:9000"
-    assert leases[1].address == leases[1].host != ""
-    assert leases[1].transactional_ids == (second.worker.producer.id,)
-    assert (leases[1].applied, leases[1].tail, leases[1].topic_id) == (
-        leases[0].applied,
-        leases[0].tail,
-        leases[0].topic_id,
-    )
+    assert [(lease.epoch, lease.owner, lease.released) for lease in leases] == [
+        (1, "w1", False),
+        (1, "w1", True),
+        (2, "w2", False),
+    ]
+    _, released, claimed = leases
+    assert (released.address, claimed.address) == ("rack-7:9000", claimed.host)
+    assert claimed.transactional_ids == (second.worker.producer.id,)
+    assert released.applied == 1
+    assert released.tail > 0
+    assert (claimed.applied, claimed.tail, claimed.topic_id) == (released.applied, released.tail, released.topic_id)
+    run_id = await waiting_run(lab, 0)
+    await second.kill()
+    await lab.worker()
     await lab.history.send(run_id, resume("yes"))
     assert await lab.history.result(run_id) == "yes"
-    assert {e.epoch for e in lab.history.events[run_id]} == {1, 2}
+    assert {e.epoch for e in lab.history.events[run_id]} == {2, 3}
 
 
 @kafka_case(app)

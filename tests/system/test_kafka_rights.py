@@ -80,4 +80,12 @@ def test_a_request_without_the_right_to_write(secured: Secured) -> None:
     assert streams("topics", "create", APP, "--log", secured.kafka.url).code == 0
     url = secured.url("ann")
     done = streams("start", "report", "--app", "reports", "--run-id", "r-1", "--input", "{}", "--log", url)
+    refused(done, "AUTHORIZATION_FAILED", "Write")
+
+
+def test_a_request_of_one_who_may_write_only_elsewhere(secured: Secured) -> None:
+    secured.allow("eve", {("TOPIC", "reports"): "READ DESCRIBE DESCRIBE_CONFIGS", ("TOPIC", "other"): "WRITE"})
+    assert streams("topics", "create", APP, "--log", secured.kafka.url).code == 0
+    url = secured.url("eve")
+    done = streams("start", "report", "--app", "reports", "--run-id", "r-1", "--input", "{}", "--log", url)
     refused(done, "TOPIC_AUTHORIZATION_FAILED", "Write")

@@ -83,7 +83,10 @@ _TOO_LARGE = frozenset({KafkaError.INVALID_MSG_SIZE, KafkaError.MSG_SIZE_TOO_LAR
 UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
 
 _RIGHTS = {
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Create on the cluster, or on topics that begin with `APP.`",
+    # Create is asked for by topics, IdempotentWrite by a producer whose user may write to no topic at all.
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
+        "Write (and Create where they are missing) on topics that begin with `APP.`"
+    ),
     KafkaError.GROUP_AUTHORIZATION_FAILED: "Read on the group APP.workers",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         "Describe, DescribeConfigs, Read and Write (and Create where they are missing) on topics that begin with `APP.`"
