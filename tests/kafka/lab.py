@@ -197,7 +197,7 @@ async def configure(lab: KafkaLab, topic: str, settings: Mapping[str, str]) -> N
     """Change settings of a topic."""
     entries = [ConfigEntry(n, value, incremental_operation=AlterConfigOpType.SET) for n, value in settings.items()]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    for future in lab.log._clients._client.incremental_alter_configs([resource]).values():
+    for future in lab.log._admin._client.incremental_alter_configs([resource]).values():
         await asyncio.wrap_future(future)
 
 

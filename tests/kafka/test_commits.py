@@ -204,7 +204,7 @@ async def test_f16_an_effect_whose_topic_is_deleted_blocks_the_runs_that_need_it
     running = await lab.worker()
     name = lab.topics.effect("parcels")
     info = (await lab.log.describe_topics([name]))[name]
-    await asyncio.wrap_future(lab.log._clients._client.delete_topics([name])[name])
+    await asyncio.wrap_future(lab.log._admin._client.delete_topics([name])[name])
     needy = lab.runs_of(1, 4)
     others = lab.runs_of(1, 3, "other")
     requests = [(run_id, start("writes", 10)) for run_id in needy] + [(run_id, start("asks")) for run_id in others]

@@ -155,7 +155,7 @@ async def test_f05_a_commit_that_hangs_does_not_keep_partitions_longer_than_the_
     first.worker.producer.commit = hangs  # type: ignore[method-assign]
     async with first.worker.turn_lock:
         await lab.history.send_all([(name, start("waits")) for name in names])
-        await until(lambda: len(first.worker._inbox) == PARTITIONS)
+        await until(lambda: len(first.worker.inbox) == PARTITIONS)
     await waiting.wait()
     second = await lab.worker(owns=2)
     assert not go.is_set()
