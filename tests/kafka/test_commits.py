@@ -180,9 +180,9 @@ async def test_f03_a_checkpoint_that_only_the_broker_refuses_blocks_its_run_and_
     await lab.history.send(large, cmd.Retry())
     await lab.history.seen(large, ev.RunBlocked, 2)
     await running.stop()
+    await limit(lab, lab.topics.checkpoints, 1_048_576)  # with less, no worker would start
     running = await lab.worker()
     assert large in running.worker.owner.partitions[2].runs
-    await limit(lab, lab.topics.checkpoints, 100_000)
     await lab.history.send(large, cmd.Retry())
     await lab.history.send(large, resume("yes"))
     assert await lab.history.result(large) == "yes"
