@@ -17,7 +17,7 @@ from streams.kernel import commands as cmd
 from streams.kernel.run import Run, is_stub, is_terminal
 from streams.log.port import NewRecord
 from streams.wire.records import decode_effect
-from tests.kafka.lab import PARTITIONS, KafkaLab, Running, kafka_case
+from tests.kafka.lab import PARTITIONS, KafkaLab, Running, configure, kafka_case
 from tests.runtime.history import resume, signal, start, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -194,17 +194,22 @@ async def test_f15_neither_a_lost_lease_nor_compaction_brings_an_expired_run_bac
 async def compact(lab: KafkaLab, run_id: str) -> None:
     """Let the broker compact at once, tombstones too, and wait until nothing of the run is left."""
     partition = lab.history.partition(run_id)
-    admin = AdminClient({"bootstrap.servers": lab.log._clients.settings.servers})
+    usual = (await lab.log.describe_topics([lab.topics.checkpoints]))[lab.topics.checkpoints].config
     eager = {
         "segment.ms": "100",
         "delete.retention.ms": "100",
         "min.cleanable.dirty.ratio": "0.0",
         "max.compaction.lag.ms": "100",
     }
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in eager.items()]
-    resource = ConfigResource(ResourceType.TOPIC, lab.topics.checkpoints, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+    await configure(lab, lab.topics.checkpoints, eager)
+    try:
+        await until_compacted(lab, partition, run_id)
+    finally:
+        # With the others, no worker would start.
+        await configure(lab, lab.topics.checkpoints, {name: usual[name] for name in eager})
+
+
+async def until_compacted(lab: KafkaLab, partition: int, run_id: str) -> None:
     for _ in range(300):
         # A segment is rolled by the next record only; this one is a null for a run that never was.
         await lab.log.append([NewRecord(lab.topics.checkpoints, partition, b"nobody", None)])

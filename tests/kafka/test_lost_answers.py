@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,13 +18,13 @@ from streams.kernel.run import Phase
 from streams.log.kafka import open_kafka, transaction
 from streams.log.kafka.transaction import State
 from streams.log.port import Log
-from streams.runtime.topics import ensure_topics
 from tests.contract.worlds import World, case, new, values
 from tests.kafka import proxy as kinds
+from tests.kafka.follower_lab import lab
 from tests.kafka.proxy import proxied_address, proxied_broker, proxy
 from tests.runtime.history import start, until
-from tests.runtime.lab import PARTITIONS, Lab, Running
-from tests.system.processes import Follower, members, world
+from tests.runtime.lab import Running
+from tests.system.processes import members, world
 
 pytestmark = pytest.mark.kafka
 
@@ -69,8 +68,12 @@ class Through:
     def _broker(self, broker: Kafka, impatient: None):
         self.kafka = broker
 
+    @property
+    def url(self) -> str:
+        return f"kafka://{proxied_address(self.kafka)}?{self.settings}"
+
     async def open(self) -> Log:
-        return await open_kafka(f"kafka://{proxied_address(self.kafka)}?{self.settings}")
+        return await open_kafka(self.url)
 
 
 class TestCommits(Through):
@@ -247,17 +250,6 @@ def steps_app() -> App:
     return app
 
 
-@asynccontextmanager
-async def lab(app: App, opened: Callable[[], Log]) -> AsyncIterator[Lab]:
-    found = Lab(app, opened, await opened())
-    found.history = Follower(found.log, app.name, tuple(app.effects), PARTITIONS)
-    await ensure_topics(found.log, found.topics, PARTITIONS)
-    try:
-        yield found
-    finally:
-        await found.end()
-
-
 @pytest.mark.slow
 class TestWorkers(Through):
     """Each command is applied once and each effect published once, whatever has happened to a commit."""
@@ -266,7 +258,7 @@ class TestWorkers(Through):
     def test_f04_a_worker_reads_the_log_to_learn_what_became_of_a_commit(self, done: bool, cut: bool):
         async def scenario() -> None:
             app = steps_app()
-            async with proxy(self.kafka) as wire, lab(app, self.open) as found:
+            async with proxy(self.kafka) as wire, lab(app, self.url) as found:
                 worker = await found.worker()
                 runs = [f"run{n}" for n in range(40)]
                 await found.history.send_all([(run_id, start("steps", 1)) for run_id in runs[:20]])

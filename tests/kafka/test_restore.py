@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,14 @@ from streams import App, Context
 from streams.dev import Kafka
 from streams.kernel.evolve import evolve
 from streams.kernel.run import Phase, Run
-from streams.log.kafka import open_kafka
-from streams.log.port import Log, NewRecord
-from streams.runtime.topics import ensure_topics
+from streams.log.port import NewRecord
 from streams.wire.partitioner import partition_of
 from streams.wire.records import encode_checkpoint
+from tests.kafka.follower_lab import lab
 from tests.runtime.history import resume, start, until
 from tests.runtime.history import signal as news
-from tests.runtime.lab import PARTITIONS, Lab
-from tests.system.processes import Follower, Process, World, members, world
+from tests.runtime.lab import PARTITIONS
+from tests.system.processes import Process, World, members, world
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -124,20 +121,6 @@ def test_after_kill_9_every_run_of_the_dead_worker_moves_again(tmp_path: Path, k
             assert {checked.runs[run_id].phase for run_id in runs} == {Phase.COMPLETED}
 
     asyncio.run(scenario())
-
-
-@asynccontextmanager
-async def lab(app: App, url: str) -> AsyncIterator[Lab]:
-    async def opened() -> Log:
-        return await open_kafka(url)
-
-    found = Lab(app, opened, await opened())
-    found.history = Follower(found.log, app.name, (), PARTITIONS)
-    await ensure_topics(found.log, found.topics, PARTITIONS)
-    try:
-        yield found
-    finally:
-        await found.end()
 
 
 class Slow:

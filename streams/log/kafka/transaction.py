@@ -230,8 +230,11 @@ class Transactor:
         return any(failure.code() in FENCED for failure in [*failures, *([error] if error else [])])
 
     def _abort(self, reports: Reports) -> None:
-        """Abort. Unless the broker has answered for everything, the client is worn and is not used again."""
-        if not self._is_aborted(reports):
+        """Abort. Unless the broker has taken every record, the client is worn and is not used again.
+
+        After a refusal the records of its next transactions were purged, or waited for in vain until the time-out.
+        """
+        if not self._is_aborted(reports) or reports.failures:
             self._move(State.WORN)
             self._drop()
 
