@@ -26,6 +26,7 @@ from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.settings import WorkerSettings
+from streams.runtime.starting import at_start
 from streams.runtime.telling import tell
 from streams.runtime.timers import Timers
 from streams.runtime.topics import ensure_topics
@@ -93,7 +94,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then finish or hand back what runs. Raises what no retry can mend."""
         engine = self.engine
-        found = await ensure_topics(self.log, engine.topics, engine.settings.partitions)
+        found = await at_start(engine, lambda: ensure_topics(self.log, engine.topics, engine.settings.partitions))
         self.topic_ids = {name: info.id for name, info in found.items()}
         engine.partitions = found[engine.topics.commands].partitions
         crash.install_from(os.environ)
@@ -102,9 +103,9 @@ class Worker:
             stack.callback(engine.guard.close)
             if engine.app.lifespan is not None:
                 self.dispatcher.resources = await stack.enter_async_context(engine.app.lifespan(engine.app))
-            self.producer = await self._new_producer()
+            self.producer = await at_start(engine, self._new_producer)
             self.member = self.log.member(engine.topics.group, engine.topics.commands, client_id=engine.owner)
-            await self.member.join(self.owner)
+            await at_start(engine, lambda: self.member.join(self.owner))
             await self._work()
         if self._failure is not None:
             raise self._failure
