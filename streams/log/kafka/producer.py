@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,7 +18,6 @@ __all__ = ["KafkaProducer", "MakeClient"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
-LOOK_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -50,20 +48,8 @@ class KafkaProducer:
         return await self._watched(lambda: self._transactor.commit(records, snapshot.token, places), InDoubt)
 
     async def _watched(self, job: Callable[[], T], error: type[LogError]) -> T:
-        """Run a job. Where a call of the client never returns, its thread is given up and the error raised."""
-        running = asyncio.ensure_future(self._lane.run(job))
-        late = 0
-        try:
-            while not running.done():
-                await asyncio.wait([running], timeout=LOOK_SECONDS)
-                # Twice: a process that was frozen is late at first, and all is well.
-                late = late + 1 if self._transactor.hangs else 0
-                if late > 1 and not running.done():
-                    self._lane.abandon()
-                    raise error(f"Kafka's client of producer {self.id} does not return from a call")
-        finally:
-            running.cancel()
-        return running.result()
+        found = error(f"Kafka's client of producer {self.id} does not return from a call")
+        return await self._lane.watched(job, self._transactor.patience, found)
 
     async def settle(self, transactional_ids: Sequence[str]) -> None:
         """Take each id for a moment, which ends what is open under it."""
