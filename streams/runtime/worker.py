@@ -30,6 +30,7 @@ from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.polling import Poller
 from streams.runtime.settings import WorkerSettings
+from streams.runtime.starting import at_start
 from streams.runtime.timers import Timers
 from streams.runtime.turn import Turn
 from streams.runtime.turns import TurnLock, Turns
@@ -94,16 +95,16 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then finish or hand back what runs. Raises what no retry can mend."""
         engine = self.engine
-        await prepare_topics(self)
+        await at_start(engine, lambda: prepare_topics(self))
         crash.install_from(os.environ)
         engine.guard.start()
         async with AsyncExitStack() as stack:
             stack.callback(engine.guard.close)
             if engine.app.lifespan is not None:
                 self.dispatcher.resources = await stack.enter_async_context(engine.app.lifespan(engine.app))
-            self.producer = await self._new_producer()
+            self.producer = await at_start(engine, self._new_producer)
             self.member = self.log.member(engine.topics.group, engine.topics.commands, client_id=engine.owner)
-            await self.member.join(self.owner)
+            await at_start(engine, lambda: self.member.join(self.owner))
             await self._work()
         if self._failure is not None:
             raise self._failure

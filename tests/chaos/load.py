@@ -145,14 +145,17 @@ class Load:
 
     def _landed(self, run_id: str, command: dict[str, Any], error: KafkaError | None, message: Message) -> None:
         self._under_way -= 1
-        if error is None:
-            place = (message.partition() or 0, message.offset() or 0)
+        offset = message.offset()
+        # Without an offset the broker has called it a repeat, which is no proof: of two batches on their way to a new
+        # partition the first may be refused and the second taken; sent again, the first counts as one that is there.
+        if error is None and offset is not None and offset >= 0:
+            place = (message.partition() or 0, offset)
             self.accepted.append(Accepted(run_id, command["type"], *place, message.value() or b""))
             if command["type"] == "start" and self.plans[run_id].kind != JUNK:
                 self._wanted.add(run_id)
             return
         self.unacknowledged += 1
-        if error.fatal():
+        if error is not None and error.fatal():
             raise RuntimeError(f"the sender's client is broken: {error}")
         if command["type"] == "start" and self._rng.random() < 0.3:
             # It may be in the log or not: nobody was told that it is, so nobody may rely on it.

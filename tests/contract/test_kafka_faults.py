@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 
 from streams.dev import Kafka, kill_kafka, start_kafka
-from streams.errors import CommitAborted, InDoubt, LogUnavailable, SendRefused, UsageError
-from streams.log.kafka import KafkaLog, open_kafka, transaction
+from streams.errors import CommitAborted, InDoubt, LogError, LogUnavailable, SendRefused, UsageError
+from streams.log.kafka import KafkaLog, consumer, open_kafka, patience, transaction
 from streams.log.kafka.consumer import generation
 from streams.log.kafka.producer import KafkaProducer
 from streams.log.kafka.transaction import State
@@ -129,7 +129,7 @@ class TestClientsThatBreak(KafkaConfig):
 
         producer._transactor._client = Stuck()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transaction, "HANG_SECONDS", 0.0)
+            patch.setattr(patience, "HANG_SECONDS", 0.0)
             patch.setattr(transaction, "_CALL_SECONDS", 0.5)
             with pytest.raises(InDoubt, match="does not return"):
                 await producer.commit(a.snapshot, [new(events, b"stuck")], {0: 2})
@@ -142,6 +142,32 @@ class TestClientsThatBreak(KafkaConfig):
         await fresh.commit(a.snapshot, [new(events, b"after")], {0: 2})
         stuck.set()
         assert await values(log, events) == [b"before", b"after"]
+
+    @case
+    async def test_a_member_whose_client_never_returns_says_so_and_closes_all_the_same(self, world: World):
+        log = await world.log()
+        a, _ = await world.owner(log, await world.topic(log, "commands"))
+        stuck = threading.Event()
+        client = a.member._consumer._client
+
+        class Stuck:
+            def __getattr__(self, name: str):
+                return getattr(client, name)
+
+            def consumer_group_metadata(self):
+                stuck.wait()
+                return client.consumer_group_metadata()
+
+        a.member._consumer._client = Stuck()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(patience, "HANG_SECONDS", 0.0)
+            patch.setattr(consumer, "_ASK_SECONDS", 0.5)
+            with pytest.raises(LogError, match="start the worker again"):
+                await a.poll()
+        began = time.monotonic()
+        await log.close()
+        assert time.monotonic() - began < 30
+        stuck.set()
 
     @case
     async def test_what_a_worker_asks_while_a_broker_restarts_goes_past_the_admin_client(self, world: World):

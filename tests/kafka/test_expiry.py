@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from streams import App, Context, TaskContext
 from streams.client import Client

@@ -15,7 +15,7 @@ from streams import App, Context, TaskContext
 from streams.dev import Kafka, stop_kafka
 from streams.errors import CommitAborted, InDoubt, LogUnavailable
 from streams.kernel.run import Phase
-from streams.log.kafka import open_kafka, transaction
+from streams.log.kafka import open_kafka, patience, transaction
 from streams.log.kafka.transaction import State
 from streams.log.port import Log
 from tests.contract.worlds import World, case, new, values
@@ -54,9 +54,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         "SEND_SECONDS": 1.5,
         "ABORT_SECONDS": 1.5,
         "_CALL_SECONDS": 0.7,
-        "HANG_SECONDS": 1.5,
     }.items():
         monkeypatch.setattr(transaction, name, seconds)
+    monkeypatch.setattr(patience, "HANG_SECONDS", 1.5)
 
 
 class Through:

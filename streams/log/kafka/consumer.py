@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streams.errors import LogDamaged, LogUnavailable, StreamsError, UsageError
 from streams.log.kafka.failures import MISSING, RAISED, error_of, sort, words
 from streams.log.kafka.messages import record_of
+from streams.log.kafka.patience import Patience
 from streams.log.port import Record
 
 __all__ = ["Cursor", "GroupConsumer", "Listener", "generation"]
@@ -24,6 +25,7 @@ SLICE_SECONDS = 0.02
 """How long a poll sits in the client before it looks at what was asked of it meanwhile."""
 ASK_SECONDS = 0.5
 """How long a poll waits for any broker while none is there."""
+_METADATA_SECONDS = 5.0
 _MAGIC = b"CGMDv2:"
 
 
@@ -66,6 +68,7 @@ class GroupConsumer:
         self.silent = False
         self.returned = False
         """Whether the brokers were away since somebody last looked."""
+        self.patience = Patience()
         self._topic = topic
         self._make = make
         self._listener = listener
@@ -238,7 +241,7 @@ class GroupConsumer:
         Metadata without a generation fences nothing at the broker: a member that was thrown out would write on.
         With the last good one its commits are refused, as they have to be.
         """
-        metadata = (client or self._client).consumer_group_metadata()
+        metadata = self.patience.within(_METADATA_SECONDS, (client or self._client).consumer_group_metadata)
         if metadata is not None and generation(metadata) >= 0:
             self._token = bytes(metadata)
         return self._token

@@ -8,7 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from streams.errors import StreamsError
+from streams.log.kafka.patience import Patience
+
 __all__ = ["Lane"]
+
+LOOK_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -26,9 +31,12 @@ class Lane:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._broken: StreamsError | None = None
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on the thread and return its result. Cancelled, it stops waiting; the job goes on."""
+        if self._broken is not None:
+            raise self._broken
         if self._closed:
             raise ValueError(f"{self._name} is closed: open it again")
         if self._thread is None:
@@ -39,10 +47,22 @@ class Lane:
         self._jobs.put((job, loop, future))
         return await future
 
-    def abandon(self) -> None:
-        """Give up a thread that never comes back. It is a daemon; nobody waits for it."""
-        self._closed = True
-        self._jobs.put(None)
+    async def watched(self, job: Callable[[], T], patience: Patience, error: StreamsError) -> T:
+        """Run a job. Where a call of the client in it never returns, give the thread up and raise the error."""
+        running = asyncio.ensure_future(self.run(job))
+        late = 0
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=LOOK_SECONDS)
+                # Twice: a process that was frozen is late at first, and all is well.
+                late = late + 1 if patience.over else 0
+                if late > 1 and not running.done():
+                    self._closed, self._broken = True, error  # a daemon; nobody waits for it
+                    self._jobs.put(None)
+                    raise error
+        finally:
+            running.cancel()
+        return running.result()
 
     async def close(self, last: Callable[[], None], seconds: float) -> None:
         """Run `last` after the jobs that wait, then end the thread. Waits for it no longer than `seconds`."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 
 from confluent_kafka import Consumer
 
-from streams.errors import Fenced, LogDamaged
+from streams.errors import Fenced, LogDamaged, LogError
 from streams.log.kafka.admin import STABLE_SECONDS, Admin
 from streams.log.kafka.asker import Asker
 from streams.log.kafka.clients import OnError
@@ -20,6 +21,7 @@ __all__ = ["KafkaMember"]
 
 CLOSE_SECONDS = 30.0
 VANISH_SECONDS = 5.0
+_BROKEN = "Kafka's client of the group member does not return from a call: start the worker again"
 
 
 class State(Enum):
@@ -66,7 +68,8 @@ class KafkaMember:
         if not self._consumer.ready:
             self._consumer.interrupted = False
             try:
-                token = await self._lane.run(lambda: self._consumer.poll(records_max, timeout))
+                poll, broken = partial(self._consumer.poll, records_max, timeout), LogError(_BROKEN)
+                token = await self._lane.watched(poll, self._consumer.patience, broken)
             except BaseException:
                 # What a poll that was cut off has fetched stays in `ready` for the next one.
                 self._consumer.interrupted = True

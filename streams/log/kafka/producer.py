@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,7 +18,6 @@ __all__ = ["KafkaProducer", "MakeClient"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
-LOOK_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -55,21 +53,13 @@ class KafkaProducer:
             raise
 
     async def _watched(self, job: Callable[[], T], error: type[LogError]) -> T:
-        """Run a job. Where a call of the client never returns, its thread is given up and the error raised."""
-        running = asyncio.ensure_future(self._lane.run(job))
-        late = 0
+        found = error(f"Kafka's client of producer {self.id} does not return from a call")
         try:
-            while not running.done():
-                await asyncio.wait([running], timeout=LOOK_SECONDS)
-                # Twice: a process that was frozen is late at first, and all is well.
-                late = late + 1 if self._transactor.hangs else 0
-                if late > 1 and not running.done():
-                    self._transactor.give_up()
-                    self._lane.abandon()
-                    raise error(f"Kafka's client of producer {self.id} does not return from a call")
-        finally:
-            running.cancel()
-        return running.result()
+            return await self._lane.watched(job, self._transactor.patience, found)
+        except LogError as raised:
+            if raised is found:
+                self._transactor.give_up()
+            raise
 
     def wear(self) -> None:
         """The brokers were away: the next commit begins with a fresh client under the same id."""

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streams.errors import CommitAborted, Fenced, InDoubt, LogError, StreamsError
 from streams.log.kafka.failures import FENCED, NAMELESS, RAISED, error_of, sort, words
+from streams.log.kafka.patience import Patience
 from streams.log.kafka.sending import Reports, produce
 from streams.log.port import NewRecord
 
@@ -22,9 +23,6 @@ SEND_SECONDS = 10.0  # the broker aborts a transaction of that age anyway
 ABORT_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
 END_SECONDS = 60.0
-HANG_SECONDS = 5.0
-"""How much longer than its time-out a call of the client may take, before it counts as one that never returns: sending
-offsets does not keep it when the coordinator is gone from the metadata (librdkafka issue 5456)."""
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
 
@@ -74,13 +72,7 @@ class Transactor:
         self._make = make
         self._on_step = on_step
         self._client: Any = None
-        self._due: float | None = None
-
-    @property
-    def hangs(self) -> bool:
-        """Whether a call of the client should have returned long ago. From any thread."""
-        due = self._due
-        return due is not None and time.monotonic() > due + HANG_SECONDS
+        self.patience = Patience()
 
     def initialise(self) -> None:
         """Make the client and take the id: whoever used it before is fenced, what it left open is ended."""
@@ -90,7 +82,7 @@ class Transactor:
         client = self._make()
         while True:
             try:
-                self._within(_CALL_SECONDS, client.init_transactions, _CALL_SECONDS)
+                self.patience.within(_CALL_SECONDS, client.init_transactions, _CALL_SECONDS)
                 break
             except RAISED as raised:
                 error = error_of(raised)
@@ -118,7 +110,7 @@ class Transactor:
             self._on_step("commit.begun")
             produce(self._client, records, reports, time.monotonic() + SEND_SECONDS)
             self._on_step("commit.produced")
-            self._within(SEND_SECONDS, self._client.flush, SEND_SECONDS)
+            self.patience.within(SEND_SECONDS, self._client.flush, SEND_SECONDS)
             self._on_step("commit.flushed")
             reports.check(records)
             self._send_offsets(offsets, group)
@@ -143,14 +135,6 @@ class Transactor:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _within(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
-        """Call the client. Under a restart of the broker it was seen to wait for good, whatever its time-out."""
-        self._due = time.monotonic() + seconds
-        try:
-            call(*args)
-        finally:
-            self._due = None
-
     def _require_usable(self) -> None:
         if self.state is State.FENCED:
             raise Fenced(f"the producer {self.id} was fenced before: make another one")
@@ -161,7 +145,9 @@ class Transactor:
         deadline = time.monotonic() + SEND_SECONDS
         while True:
             try:
-                self._within(_CALL_SECONDS, self._client.send_offsets_to_transaction, offsets, group, _CALL_SECONDS)
+                self.patience.within(
+                    _CALL_SECONDS, self._client.send_offsets_to_transaction, offsets, group, _CALL_SECONDS
+                )
             except KafkaException as raised:
                 error = error_of(raised)
                 if not error.retriable() or error.txn_requires_abort() or time.monotonic() > deadline:
@@ -173,7 +159,7 @@ class Transactor:
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
-                self._within(_CALL_SECONDS, self._client.commit_transaction, _CALL_SECONDS)
+                self.patience.within(_CALL_SECONDS, self._client.commit_transaction, _CALL_SECONDS)
             except RAISED as raised:
                 error = error_of(raised)
                 if error.txn_requires_abort():
@@ -211,7 +197,7 @@ class Transactor:
         if error.code() != NAMELESS:
             return error
         try:
-            self._within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
+            self.patience.within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
         except RAISED as again:
             return error_of(again)
         return error
@@ -248,10 +234,10 @@ class Transactor:
         while True:
             try:
                 if not reports.complete:
-                    self._within(SETTLE_SECONDS, self._client.flush, SETTLE_SECONDS)
+                    self.patience.within(SETTLE_SECONDS, self._client.flush, SETTLE_SECONDS)
                 if not reports.all_taken:
                     return False
-                self._within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
+                self.patience.within(_CALL_SECONDS, self._client.abort_transaction, _CALL_SECONDS)
             except RAISED as raised:
                 if not error_of(raised).retriable() or time.monotonic() > deadline:
                     return False
