@@ -34,7 +34,7 @@ async def send(w: World, runs: list[str]) -> None:
     await w.history.send_all([(run_id, start("steps", 1)) for run_id in runs])
 
 
-@pytest.mark.parametrize("point", ["outside a commit", "commit.flushed", "commit.fenced"])
+@pytest.mark.parametrize("point", ["outside a commit", "commit.fenced"])
 def test_f24_a_frozen_worker_publishes_nothing_after_it_and_rejoins_by_itself(tmp_path: Path, kafka: Kafka, point: str):
     """Outside a commit with the default session of 6 s, in the middle of one with a short session."""
     anywhere = point == "outside a commit"
