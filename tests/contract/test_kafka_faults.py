@@ -161,7 +161,7 @@ class TestClientsThatBreak(KafkaConfig):
         a.member._consumer._client = Stuck()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(patience, "HANG_SECONDS", 0.0)
-            patch.setattr(consumer, "_ASK_SECONDS", 0.5)
+            patch.setattr(consumer, "_METADATA_SECONDS", 0.5)
             with pytest.raises(LogError, match="start the worker again"):
                 await a.poll()
         began = time.monotonic()

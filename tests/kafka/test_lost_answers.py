@@ -161,7 +161,7 @@ class TestHungCalls(Through):
             await committed(producer, a, [new(events, b"before")], 1)
             client, back, over = producer._transactor._client, threading.Event(), threading.Event()
             producer._transactor._client = Hung(client, back, over)
-            with pytest.raises(InDoubt, match="has not come back"):
+            with pytest.raises(InDoubt, match="does not return"):
                 await producer.commit(a.snapshot, [new(events, b"lost")], {0: 2})
             await asyncio.wait_for(producer.close(), 1.0)
             back.set()
