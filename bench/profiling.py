@@ -107,7 +107,7 @@ class Sampler:
             frame = frame.f_back
         stage = _stage(ours)
         self.stages[stage] += 1
-        self.places[stage[1] if stage[0] == "loop" else f"{'/'.join(ours[0][0])}:{ours[0][1]}"] += 1
+        self.places[stage[1] if stage[0] == "loop" or not ours else f"{'/'.join(ours[0][0])}:{ours[0][1]}"] += 1
 
     def text(self, runs: int) -> str:
         """Three tables, in microseconds per run."""
@@ -126,6 +126,8 @@ class Sampler:
 
 def _stage(ours: list[tuple[tuple[str, ...], str]]) -> tuple[str, str]:
     """On whose behalf, by the outermost room of `streams`; and what, by the innermost module."""
+    if not ours:
+        return _LOOP
     if ours[0][1] == "Sampler._collected":
         return _GARBAGE
     inside = [(parts[1:], name) for parts, name in ours if parts[0] == "streams"]

@@ -49,6 +49,10 @@ class Engine:
         self._lives: OrderedDict[Hot, None] = OrderedDict()
         self._unclosed: list[Driver] = []
 
+    def hold(self, hot: Hot) -> None:
+        """Keep a coroutine that a turn moves on out of the choice of the least recently used, until it is touched."""
+        self._lives.pop(hot, None)
+
     def touch(self, hot: Hot) -> None:
         """Note that a run's coroutine was used; the least recently used one beyond the bound leaves memory."""
         if hot.live is None:

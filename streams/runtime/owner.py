@@ -279,6 +279,7 @@ class Owner:
         while True:
             turn = Turn(worker.engine, {})
             del items[: turn.take(items)]
+            turn.finish()
             if not items:
                 for partition in partitions:
                     turn.add_lease(partition, (), released=True)

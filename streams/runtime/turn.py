@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streams.kernel import bodies as ev
 from streams.kernel.commands import Cancel, Command
@@ -15,7 +15,7 @@ from streams.runtime import crash
 from streams.runtime.engine import Engine
 from streams.runtime.failures import plain_text
 from streams.runtime.guard import DriveTooLong
-from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
+from streams.runtime.inputs import Arrived, Damage, Happened, Item
 from streams.runtime.leases import lease_record
 from streams.runtime.outgoing import (
     RECORD_OVERHEAD,
@@ -49,8 +49,10 @@ _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 class Turn:
     """Decisions and records of one transaction. Nothing in it counts before `adopt`."""
 
-    def __init__(self, engine: Engine, slots: dict[str, int]) -> None:
+    def __init__(self, engine: Engine, slots: dict[str, int], before: Turn | None = None) -> None:
         self.engine = engine
+        self.used: dict[str, int] = {}
+        """Task slots that this turn has handed out."""
         self.records: list[NewRecord] = []
         self.owners: list[Working | None] = []
         self.working: dict[tuple[int, str], Working] = {}
@@ -64,6 +66,9 @@ class Turn:
         self.letters: list[DeadLetter] = []
         self.skipped: dict[int, int] = {}
         self.bytes = 0
+        self._before = before.applied if before is not None else {}
+        """What the turn that is committed before this one has applied."""
+        self._sweeps: list[Partition] = []
         self._damages: list[Damage] = []
         self._slots = slots
         self._envs: dict[int, Env] = {}
@@ -71,15 +76,17 @@ class Turn:
 
     # -- taking inputs -------------------------------------------------------------------------------------------
 
-    def take(self, items: Sequence[Item], *, stopped: dict[tuple[int, str], str] | None = None) -> int:
+    def take(self, items: Sequence[Item], *, stopped: Mapping[tuple[int, str], str] | None = None) -> int:
         """Decide for each input in order, as long as there is room; return how many were taken.
 
-        `stopped` names runs to be blocked instead, with the reason.
+        May be called again with more, until `finish`. `stopped` names runs to be blocked instead, with the reason.
         """
         taken = 0
+        self._now = self.engine.clock.now_us()
+        self._envs.clear()
         with self.engine.guard.hidden():
             for item in items:
-                if self.bytes > self.engine.settings.turn_bytes_max:
+                if self.full:
                     break
                 taken += 1
                 self.partitions[item.partition.number] = item.partition
@@ -89,15 +96,18 @@ class Turn:
                     self._happened(item.partition, item.run_id, item.input, stopped or {})
                 elif isinstance(item, Damage):
                     self._note_damage(item)
-        # Sweeps come last: a checkpoint made before other inputs of the turn would not cover what they lead to.
-        for item in items[:taken]:
-            if isinstance(item, Sweep):
-                self._sweep(item.partition)
-        self._checkpoints()
+                else:
+                    self._sweeps.append(item.partition)
         return taken
 
-    def _arrived(self, partition: Partition, record: Record, stopped: dict[tuple[int, str], str]) -> None:
-        if record.offset < self.applied.get(partition.number, partition.applied):
+    def finish(self) -> None:
+        """Add checkpoints. They come last: one made before other inputs would not cover what they lead to."""
+        for partition in self._sweeps:
+            self._sweep(partition)
+        self._checkpoints()
+
+    def _arrived(self, partition: Partition, record: Record, stopped: Mapping[tuple[int, str], str]) -> None:
+        if record.offset < self._applied(partition):
             self.skipped[partition.number] = self.skipped.get(partition.number, 0) + 1
             return
         try:
@@ -111,6 +121,10 @@ class Turn:
             else:
                 self._happened(partition, command.run_id, command, stopped)
         self.applied[partition.number] = record.offset + 1
+
+    def _applied(self, partition: Partition) -> int:
+        number = partition.number
+        return self.applied.get(number, self._before.get(number, partition.applied))
 
     def _decode(self, partition: Partition, record: Record) -> Command:
         default_id = f"{partition.topic_id}/{partition.number}/{record.offset}"
@@ -135,9 +149,12 @@ class Turn:
             elif hot.damaged is not None:
                 return None
             working = self.working[partition.number, run_id] = Working(partition, hot)
+            self.engine.hold(hot)
         return working
 
-    def _happened(self, partition: Partition, run_id: str, input_: Input, stopped: dict[tuple[int, str], str]) -> None:
+    def _happened(
+        self, partition: Partition, run_id: str, input_: Input, stopped: Mapping[tuple[int, str], str]
+    ) -> None:
         working = self._working(partition, run_id, input_)
         if working is None:
             return
@@ -218,6 +235,7 @@ class Turn:
                 task = self.engine.definitions.task(body.name)
                 pool = task.pool if task is not None else "loop"
                 self._slots[pool] = self._slots.get(pool, 0) - 1
+                self.used[pool] = self.used.get(pool, 0) + 1
                 self.starts.append(Start(partition, run_id, body.op, body.attempt))
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
@@ -324,7 +342,7 @@ class Turn:
         """Write the partition's lease with this turn; the applied offset is what the turn makes it."""
         self.partitions[partition.number] = partition
         before = partition.applied
-        partition.applied = self.applied.get(partition.number, before)
+        partition.applied = self._applied(partition)
         record = lease_record(
             self.engine.topics, partition, owner=self.engine.owner, ids=ids, now=self._now, released=released
         )
@@ -336,7 +354,12 @@ class Turn:
     def offsets(self) -> dict[int, int]:
         """The next command to apply of every partition that the turn writes for: this is the fence."""
         touched = {record.partition for record in self.records} | set(self.applied)
-        return {number: self.applied.get(number, self.partitions[number].applied) for number in sorted(touched)}
+        return {number: self._applied(self.partitions[number]) for number in sorted(touched)}
+
+    @property
+    def full(self) -> bool:
+        """Whether it has as many bytes as one transaction should carry."""
+        return self.bytes > self.engine.settings.turn_bytes_max
 
     @property
     def empty(self) -> bool:

@@ -329,7 +329,7 @@ async def test_a_sweep_and_a_later_input_of_the_same_run_in_one_turn_lose_no_eve
     async with running.worker.turn_lock:
         running.worker.put(Sweep(partition))
         await lab.history.send("r", resume("one"))
-        await until(lambda: len(running.worker._inbox) == 2)
+        await until(lambda: len(running.worker.inbox) == 2)
     await lab.history.seen("r", ev.OpScheduled, 2)
     await running.stop()
     await lab.check()
@@ -347,7 +347,7 @@ async def test_f12_an_attempt_that_is_only_due_when_a_partition_leaves_is_not_st
     async with first.worker.turn_lock:
         await lab.worker(owns=0)
         await until(lambda: first.worker.turn_lock._waiters, "the call that takes the partition back")
-        await until(lambda: first.worker._inbox, "the time of the next attempt")
+        await until(lambda: first.worker.inbox, "the time of the next attempt")
     assert await lab.history.result(run_id) == 2
     assert len(lab.history.bodies(run_id, ev.AttemptStarted)) == 1
 
@@ -361,8 +361,9 @@ async def test_inputs_of_a_partition_that_is_not_in_the_snapshot_are_dropped(lab
         for partition in worker.owner.partitions.values():
             worker.put(Sweep(partition))
         owned = {0: snapshot.owned[0], 1: snapshot.owned[1] + 1}
-        items = worker._next_items(snapshot._replace(owned=owned))
+        items, dropped = worker.inbox.take(100, owned, {})
     assert [item.partition.number for item in items] == [0]
+    assert len(dropped) == PARTITIONS - 1
 
 
 async def a_run_that_expires(lab: Lab, waits: str, early: str) -> Running:

@@ -1,0 +1,267 @@
+"""The turn loop: decides for what has arrived, commits it, adopts it; decides further while a commit is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from streams.errors import CommitAborted, Fenced, InDoubt, LogUnavailable, SendRefused
+from streams.log.port import GroupSnapshot
+from streams.runtime import crash
+from streams.runtime.inputs import Item, Sweep
+from streams.runtime.telling import tell
+from streams.runtime.turn import Turn
+
+if TYPE_CHECKING:
+    from streams.runtime.worker import Worker
+
+__all__ = ["TurnLock", "Turns"]
+
+_UNAVAILABLE_SECONDS = 0.05
+_CHUNK = 100
+"""Inputs decided at one go while a commit is under way: its end must not wait long for the event loop."""
+
+T = TypeVar("T")
+
+
+class TurnLock(asyncio.Lock):
+    """Held while turns are on their way; its holder sees whether somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock."""
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits."""
+        return self._waiting > 0
+
+
+class _Flight:
+    """A turn on its way, with what it takes to do it again."""
+
+    def __init__(self, turn: Turn, began: float, stopped: Mapping[tuple[int, str], str], *, redo: bool = False) -> None:
+        self.turn = turn
+        self.items: list[Item] = []
+        self.began = began
+        self.stopped = stopped
+        self.redo = redo
+        self.snapshot: GroupSnapshot
+        self.commit: asyncio.Future[list[int]]
+
+    @property
+    def sweeps(self) -> list[Sweep]:
+        return [item for item in self.items if isinstance(item, Sweep)]
+
+
+class Turns:
+    """Takes the turns of a worker, one transaction each.
+
+        inputs ──▶ decide ──▶ commit ──▶ adopt, dispatch
+
+    While one turn commits, the next decides for runs that the first does not touch. It is committed after the first,
+    and dropped with it: an applied offset stands for every command below it, also those of the turn before.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._inbox = worker.inbox
+
+    async def run(self) -> None:
+        """Take turns for ever."""
+        while True:
+            await self._inbox.filled.wait()
+            async with self._worker.turn_lock:
+                aborted = await self._until_idle()
+            if aborted is not None:
+                await self._worker.newer_snapshot(aborted)
+            else:
+                # Outcomes of what was just dispatched, and commands that came meanwhile, make the next turn larger.
+                await asyncio.sleep(0)
+
+    async def _until_idle(self) -> GroupSnapshot | None:
+        """Turns one after another, until nothing waits or somebody wants the lock.
+
+        Returns the snapshot with which a turn was not committed; its inputs are back in front, to go on later.
+        """
+        flying: _Flight | None = None
+        following: _Flight | None = None
+        await self._patiently(self._worker.trust_producer)
+        try:
+            while True:
+                following = self._extend(following, flying)
+                if flying is None:
+                    if following is None:
+                        return None
+                    flying, following = self._send(following), None
+                elif not flying.commit.done():
+                    await self._inbox.filled.wait()
+                    await asyncio.sleep(0)
+                else:
+                    landed, flying = flying, None
+                    error = landed.commit.exception()
+                    if error is None:
+                        if following is not None and not following.sweeps:
+                            flying, following = self._send(following), None
+                            await asyncio.sleep(0)  # the client's thread begins before this one adopts
+                        self._adopt(landed)
+                    else:
+                        self._give_back(following)
+                        landed.turn.discard()
+                        following = await self._again(landed, error)
+                        if following is None:
+                            return landed.snapshot
+        finally:
+            await self._end(flying)
+            self._give_back(following)
+            self._inbox.release()
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _extend(self, following: _Flight | None, flying: _Flight | None) -> _Flight | None:
+        """Decide for what waits. Nothing new is begun while somebody wants the lock."""
+        worker, settings = self._worker, self._worker.engine.settings
+        self._inbox.filled.clear()
+        if worker.turn_lock.wanted:
+            self._give_back(following)
+            return None
+        room = settings.turn_inputs_max - (len(following.items) if following is not None else 0)
+        if following is not None and (following.redo or room <= 0 or following.turn.full):
+            return following
+        count = room if flying is None else min(room, _CHUNK)
+        busy = flying.turn.working if flying is not None else {}
+        items, dropped = self._inbox.take(count, worker.member.snapshot().owned, busy)
+        worker.dispatcher.settle(dropped)
+        if not items:
+            return following
+        if following is None:
+            crash.passing("turn.taken")
+            following = self._new(flying.turn if flying is not None else None, {})
+        self._take(following, items)
+        return following
+
+    def _new(self, before: Turn | None, stopped: Mapping[tuple[int, str], str], *, redo: bool = False) -> _Flight:
+        engine, slots = self._worker.engine, self._worker.dispatcher.slots()
+        if before is not None:
+            slots = {pool: max(0, free - before.used.get(pool, 0)) for pool, free in slots.items()}
+        return _Flight(Turn(engine, slots, before), engine.clock.monotonic(), stopped, redo=redo)
+
+    def _take(self, flight: _Flight, items: list[Item]) -> None:
+        taken = flight.turn.take(items, stopped=flight.stopped)
+        flight.items += items[:taken]
+        self._inbox.put_back(items[taken:])
+
+    def _send(self, flight: _Flight) -> _Flight:
+        """Close the turn and begin its commit."""
+        turn = flight.turn
+        turn.finish()
+        for sweep in flight.sweeps:
+            turn.add_lease(sweep.partition, (self._worker.producer.id,))
+        crash.passing("turn.decided")
+        # The newest one: where each partition of the turn has kept its incarnation, it was owned all the time.
+        flight.snapshot = self._worker.member.snapshot()
+        flight.commit = asyncio.ensure_future(self._commit(flight))
+        flight.commit.add_done_callback(lambda _: self._inbox.filled.set())
+        return flight
+
+    async def _commit(self, flight: _Flight) -> list[int]:
+        if flight.turn.empty:
+            return []
+        owned = flight.snapshot.owned
+        for partition in flight.turn.partitions.values():
+            if owned.get(partition.number) != partition.incarnation:
+                raise CommitAborted(f"partition {partition.number} was given up before the turn was sent")
+        crash.passing("commit.before")
+        return await self._patiently(lambda: self._worker.commit(flight.snapshot, flight.turn))
+
+    def _adopt(self, flight: _Flight) -> None:
+        worker, turn = self._worker, flight.turn
+        offsets = flight.commit.result()
+        turn.adopt(offsets)
+        for start in turn.starts:
+            worker.dispatcher.start(*start)
+        worker.dispatcher.settle(flight.items)
+        for timer in turn.timers:
+            worker.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
+        for partition, run_id in turn.stops:
+            worker.dispatcher.stop_asked(partition, run_id)
+        tell(worker.engine.observer, turn)
+        crash.passing("turn.adopted")
+        if offsets:
+            seconds = worker.engine.clock.monotonic() - flight.began
+            worker.engine.observer.turn(len(turn.working), len(turn.records), seconds)
+        self._inbox.release()
+
+    # -- trouble -------------------------------------------------------------------------------------------------
+
+    def _give_back(self, flight: _Flight | None) -> None:
+        """Undo a turn that was not sent; its inputs wait again, before those that were held because of another."""
+        self._inbox.release()
+        if flight is not None:
+            flight.turn.discard()
+            self._inbox.put_back(flight.items)
+
+    async def _end(self, flying: _Flight | None) -> None:
+        """Wait for a commit that nobody will adopt any more."""
+        if flying is not None:
+            flying.commit.cancel()
+            await asyncio.wait([flying.commit])
+            flying.turn.discard()
+
+    async def _again(self, landed: _Flight, error: BaseException) -> _Flight | None:
+        """What to send instead of a turn that was not committed; None where a later snapshot has to come first."""
+        worker = self._worker
+        if isinstance(error, SendRefused):
+            return self._blame(landed, error)
+        if not isinstance(error, (CommitAborted, Fenced, InDoubt)):
+            raise error
+        worker.engine.observer.redo(str(error))
+        self._inbox.put_back(landed.items)
+        if not isinstance(error, CommitAborted):
+            owned, held = worker.member.snapshot().owned, worker.owner.partitions
+            kept = {n: owned[n] for n, p in held.items() if p.running and owned.get(n) == p.incarnation}
+            await worker.owner.again(kept)
+        return None
+
+    def _blame(self, landed: _Flight, error: SendRefused) -> _Flight:
+        """A record can never be written: its run is blocked in the redo, its neighbours are unharmed.
+
+        Where no record can be blamed, half of the inputs is redone, until a single one is left.
+        """
+        turn, items, stopped = landed.turn, landed.items, dict(landed.stopped)
+        owner = turn.owners[error.index] if error.index is not None else None
+        if owner is None and len(items) > 1:
+            half = len(items) // 2
+            self._inbox.put_back(items[half:])
+            items = items[:half]
+        else:
+            owner = owner or next(iter(turn.working.values()), None)
+            key = (owner.partition.number, owner.run.run_id) if owner is not None else None
+            if key is None or key in stopped:
+                raise error
+            stopped[key] = str(error)
+        self._worker.engine.observer.redo(str(error))
+        flight = self._new(None, stopped, redo=True)
+        self._take(flight, items)
+        return flight
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until the log is there."""
+        said = False
+        while True:
+            try:
+                return await attempt()
+            except LogUnavailable as error:
+                if not said:
+                    self._worker.engine.observer.message(f"the log does not take a commit, trying again: {error}")
+                    said = True
+                await asyncio.sleep(_UNAVAILABLE_SECONDS)
