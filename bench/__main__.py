@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from bench import report
+from bench import plan, report
+from bench.broker import broker
 from bench.child import Failed, measure
 from bench.loop import loop_name
 from bench.measure import disk_folder, machine
 from bench.plan import NAMES, STEPS, Step, rounds
 from bench.profiling import profile
 from bench.scenarios import Task
+from bench.target import TARGETS
 
 __all__ = ["main"]
 
@@ -31,13 +36,15 @@ def main(argv: list[str] | None = None) -> int:
     """Exit 0 when everything was measured, 1 when something broke or hung; times are not judged."""
     args = _parse(argv)
     if args.scenarios == ["profile"]:
-        profile(args.runs or (1_000 if args.quick else 5_000), args.in_flight)
+        with broker(disk_folder()) if args.target == "kafka" else nullcontext():
+            profile(args.runs or (1_000 if args.quick else 5_000), args.in_flight, args.target)
         return 0
     started = datetime.now(UTC)
     where = disk_folder()
     facts = {**machine(where), "loop": loop_name()}
     print("  ".join(f"{name}: {value}" for name, value in facts.items()), file=sys.stderr)
-    values, failed, sizes = _measure_all(args, where)
+    with broker(where) if plan.needs_broker(args.scenarios) else nullcontext():
+        values, failed, sizes = _measure_all(args, where)
     found, judged = report.results(values), report.goals(values, sizes)
     print(report.table(found, judged))
     options = {"scenarios": args.scenarios, "quick": args.quick, "runs": sizes, "repeat": args.repeat}
@@ -63,6 +70,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=_positive, help="the size of every measurement: runs, commits or turns")
     parser.add_argument("--repeat", type=_positive, help="rounds; 3 unless given, 1 with --quick")
     parser.add_argument("--in-flight", type=_positive, default=1_000, help="for `profile`: runs under way at once")
+    parser.add_argument("--target", choices=sorted(TARGETS), default="sqlite", help="for `profile`: the log")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="where to write the figures; bench/results/ unless given"
     )
@@ -106,6 +114,7 @@ def _measure_all(
 def _measure(step: Step, where: Path) -> dict[str, float]:
     """All courses of a step, one after another in the same folder, which is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="streams-bench-", dir=where))
+    os.environ["STREAMS_BENCH_APP"] = f"bench-{uuid4().hex[:8]}"  # topics outlive a step
     try:
         found: dict[str, float] = {}
         for course in step.courses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from streams import App, Context, Node, TaskContext
 
 __all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "waiting"]
 
-app = App("bench")
+app = App(os.environ.get("STREAMS_BENCH_APP", "bench"))
 
 
 @app.task

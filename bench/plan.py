@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["NAMES", "Step", "rounds"]
+__all__ = ["NAMES", "STEPS", "Step", "needs_broker", "rounds"]
 
 
 class Step(NamedTuple):
@@ -30,17 +30,32 @@ STEPS = (
     Step("approval", ("approval",), "sqlite", 200, 20),
     Step("fan-out", ("fan-out",), "sqlite", 50, 5),
     Step("loop", ("loop",), "sqlite", 1_000, 100),
+    Step("kafka-floor", ("kafka-floor",), "kafka", 10_000, 500),
+    Step("kafka-200", ("fed",), "kafka", 10_000, 300, 200),
+    Step("kafka-2000", ("fed",), "kafka", 20_000, 500, 2_000),
+    Step("kafka-alone", ("alone",), "kafka", 300, 10),
+    Step("kafka-restore", ("restore-checkpoints",), "kafka", 100_000, 2_000),
+    Step("kafka-takeover", ("take-over",), "kafka", 600, 20),
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
 )
 
-NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "waiting")
+NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "waiting", "kafka")
 """What can be asked for: the name of a step, or what stands before its number."""
 
 
 def rounds(names: Sequence[str], *, quick: bool, runs: int | None, repeat: int) -> Iterator[tuple[int, Step]]:
     """The steps in order, each with its size; those that take long only once, at the end."""
-    chosen = [step for step in STEPS if not names or step.name in names or step.name.partition("-")[0] in names]
+    chosen = _chosen(names)
     sized = [step._replace(runs=runs or (step.quick_runs if quick else step.runs)) for step in chosen]
     for number in range(repeat):
         yield from ((number, step) for step in sized if not step.once)
     yield from ((0, step) for step in sized if step.once)
+
+
+def needs_broker(names: Sequence[str]) -> bool:
+    """Whether one of the steps asked for runs on Kafka."""
+    return any(step.target == "kafka" for step in _chosen(names))
+
+
+def _chosen(names: Sequence[str]) -> list[Step]:
+    return [step for step in STEPS if not names or step.name in names or step.name.partition("-")[0] in names]

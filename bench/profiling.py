@@ -35,20 +35,22 @@ _LOOP, _GARBAGE = ("loop", "event loop and asyncio"), ("loop", "garbage collecti
 _NAMED = {"evolve.py": "evolve", "values.py": "value codec", "tagging.py": "value codec", "app_codec.py": "value codec"}
 
 
-def profile(runs: int, in_flight: int) -> None:
+def profile(runs: int, in_flight: int, target: str = "sqlite") -> None:
     """Print both profiles."""
-    print(f"{runs:,} runs, {in_flight:,} in flight, {loop_name()}\n")
+    print(f"{target}: {runs:,} runs, {in_flight:,} in flight, {loop_name()}\n")
     sampler = Sampler()
-    run_here(_saturated(runs, in_flight, sampler.around))
+    run_here(_saturated(target, runs, in_flight, sampler.around))
     print(sampler.text(runs))
     tracer = cProfile.Profile()
-    run_here(_saturated(runs, in_flight, lambda work: _traced(tracer, work)))
+    run_here(_saturated(target, runs, in_flight, lambda work: _traced(tracer, work)))
     print(_calls(tracer, runs))
 
 
-async def _saturated(runs: int, in_flight: int, around: Callable[[Awaitable[object]], Awaitable[None]]) -> None:
+async def _saturated(
+    name: str, runs: int, in_flight: int, around: Callable[[Awaitable[object]], Awaitable[None]]
+) -> None:
     folder = Path(tempfile.mkdtemp(prefix="streams-bench-", dir=disk_folder()))
-    target = TARGETS["sqlite"]()
+    target = TARGETS[name]()
     try:
         await target.start(folder)
         await saturate(target, "warm", min(runs, 1_000), in_flight)
@@ -107,7 +109,7 @@ class Sampler:
             frame = frame.f_back
         stage = _stage(ours)
         self.stages[stage] += 1
-        self.places[stage[1] if stage[0] == "loop" else f"{'/'.join(ours[0][0])}:{ours[0][1]}"] += 1
+        self.places[stage[1] if stage[0] == "loop" or not ours else f"{'/'.join(ours[0][0])}:{ours[0][1]}"] += 1
 
     def text(self, runs: int) -> str:
         """Three tables, in microseconds per run."""
@@ -126,6 +128,8 @@ class Sampler:
 
 def _stage(ours: list[tuple[tuple[str, ...], str]]) -> tuple[str, str]:
     """On whose behalf, by the outermost room of `streams`; and what, by the innermost module."""
+    if not ours:
+        return _LOOP
     if ours[0][1] == "Sampler._collected":
         return _GARBAGE
     inside = [(parts[1:], name) for parts, name in ours if parts[0] == "streams"]

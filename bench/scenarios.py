@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from bench.floor import floor
 from bench.jobs import FAN, STEPS, Job, turn_times
+from bench.kafka_courses import fed, restore_checkpoints, take_over
+from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
 from bench.target import TARGETS, Target
 
@@ -170,4 +172,8 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "loop": _loop,
     "waiting": _waiting,
     "restore": _restore,
+    "kafka-floor": lambda task: kafka_floor(task.runs),
+    "fed": lambda task: fed(task.folder, task.runs, task.in_flight),
+    "restore-checkpoints": lambda task: restore_checkpoints(task.runs),
+    "take-over": lambda task: take_over(task.runs),
 }

@@ -19,7 +19,7 @@ from streams.observer import Observer
 from streams.runtime.collector import calm_collector
 from streams.runtime.worker import Worker
 
-__all__ = ["StreamsTarget"]
+__all__ = ["StreamsTarget", "Watch"]
 
 _WORKFLOWS: Mapping[Job, Workflow[Any, Any] | Graph[Any]] = {
     Job.ORDER: app.order,
@@ -38,7 +38,7 @@ class StreamsTarget:
     def __init__(self, name: str, url: Callable[[Path], str]) -> None:
         self.name = name
         self._url = url
-        self._watch = _Watch()
+        self._watch = Watch()
         self._log: Log
         self._worker: Worker
         self._client: Client
@@ -101,7 +101,7 @@ class StreamsTarget:
         return {"records_per_turn": watch.records / max(1, watch.turns)}
 
 
-class _Watch(Observer):
+class Watch(Observer):
     """Counts turns, and passes on whatever should not happen in a measurement."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.broker import broker_url
 from bench.jobs import Job
 from bench.streams_target import StreamsTarget
 
@@ -44,5 +45,6 @@ class Target(Protocol):
 
 
 TARGETS: Mapping[str, Callable[[], Target]] = {
+    "kafka": lambda: StreamsTarget("kafka", lambda _: broker_url()),
     "sqlite": lambda: StreamsTarget("sqlite", lambda folder: f"sqlite:///{folder}/log.db"),
 }

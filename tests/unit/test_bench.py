@@ -33,7 +33,7 @@ def test_a_tiny_run_gives_a_table_and_json(tmp_path):
     assert metrics["saturated-16"]["runs_per_s"]["ratio"] > 0
     assert metrics["floor"]["commits_per_s"]["values"]
     assert {goal["name"]: goal["value"] for goal in found["goals"]} == dict.fromkeys(
-        ["sqlite_saturated_runs_per_s", "sqlite_alone_p50_ms", "waiting_100k_mb"]
+        [goal.name for goal in report.GOALS]
     )
     assert found["options"]["quick"]
     assert found["failed"] == []
@@ -50,6 +50,20 @@ def test_every_scenario_ends_by_itself(tmp_path):
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
     assert set(metrics) == {"alone", "approval", "fan-out", "loop", "waiting"}
     assert {"filled_mb", "restored_mb", "restore_s"} <= set(metrics["waiting"])
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_every_scenario_on_kafka_ends_by_itself(tmp_path):
+    out = tmp_path / "found.json"
+
+    done = bench("kafka", "--quick", "--runs", "20", "--json", str(out))
+
+    assert done.returncode == 0, done.stderr
+    metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
+    assert set(metrics) == {step.name for step in STEPS if step.target == "kafka"}
+    assert metrics["kafka-2000"]["broker_cpu_us_per_run"]["median"] > 0
+    assert metrics["kafka-alone"]["p50_ms"]["ratio"] > 0
 
 
 def test_an_unknown_scenario_is_one_line_and_exit_2():
@@ -83,11 +97,8 @@ def test_goals_count_only_at_their_size():
     def figures(size):
         return {goal["name"]: goal["value"] for goal in report.goals(values, {"waiting": size})}
 
-    assert figures(100_000) == {
-        "sqlite_saturated_runs_per_s": None,
-        "sqlite_alone_p50_ms": 5.0,
-        "waiting_100k_mb": 500.0,
-    }
+    others = dict.fromkeys(goal.name for goal in report.GOALS)
+    assert figures(100_000) == {**others, "sqlite_alone_p50_ms": 5.0, "waiting_100k_mb": 500.0}
     assert figures(5_000)["waiting_100k_mb"] is None
 
 
@@ -100,6 +111,9 @@ def test_ratios_are_to_the_floor_of_the_same_round():
 
     found = {entry["scenario"]: entry["metrics"] for entry in report.results(values)}
 
+    kafka = {"kafka-floor": {"p50_ms": [2.0]}, "kafka-alone": {"p50_ms": [10.0]}}
+    (alone,) = [goal for goal in report.goals(kafka, {}) if goal["name"] == "kafka_alone_to_bare_transactions"]
+    assert alone["value"] == pytest.approx(1.25)
     assert found["saturated-16"]["runs_per_s"]["ratio"] == pytest.approx(0.1)
     assert found["alone"]["p50_ms"]["ratio"] == pytest.approx(1.5)
     assert "ratio" not in found["saturated-16"]["p50_ms"]
