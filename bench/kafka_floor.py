@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from bench.broker import broker_url
+from bench.broker import broker_cpu_seconds, broker_url
 from bench.floor import RECORD_BYTES, RECORDS_PER_RUN
 from bench.measure import percentile
 from streams.log.kafka import open_kafka
@@ -41,8 +41,10 @@ async def kafka_floor(runs: int) -> dict[str, float]:
         _loop(consumer, producer, topics, runs, BATCHES[0])  # warm
         found: dict[str, float] = {}
         for batch in BATCHES:
+            broker = broker_cpu_seconds()
             rate, seconds_in_transactions = _loop(consumer, producer, topics, runs, batch)
             found[f"batch_{batch}_runs_per_s"] = rate
+            found[f"batch_{batch}_broker_cpu_us_per_run"] = (broker_cpu_seconds() - broker) / runs * 1e6
             found[f"batch_{batch}_transaction_ms"] = seconds_in_transactions * 1e3
         times = [_bare(consumer, producer, topics, number) for number in range(_TRANSACTIONS)]
         return {**found, "p50_ms": percentile(times, 0.5) * 1e3, "p99_ms": percentile(times, 0.99) * 1e3}
