@@ -118,7 +118,8 @@ class Turns:
                             await asyncio.sleep(0)  # the client's thread begins before this one adopts
                         self._adopt(landed)
                     else:
-                        self._give_back(following)
+                        undone, following = following, None
+                        self._give_back(undone)
                         landed.turn.discard()
                         following = await self._again(landed, error)
                         if following is None:
@@ -133,10 +134,11 @@ class Turns:
     def _extend(self, following: _Flight | None, flying: _Flight | None) -> _Flight | None:
         """Decide for what waits. Nothing new is begun while somebody wants the lock."""
         worker, settings = self._worker, self._worker.engine.settings
-        self._inbox.filled.clear()
         if worker.turn_lock.wanted:
             self._give_back(following)
+            self._inbox.filled.clear()
             return None
+        self._inbox.filled.clear()
         room = settings.turn_inputs_max - (len(following.items) if following is not None else 0)
         if following is not None and (following.alone or room <= 0 or following.turn.full):
             return following
