@@ -21,18 +21,31 @@ app = App("overlap")
 parcels = app.effect("parcels", str)
 driven: list[str] = []
 called: list[str] = []
+gates: list[asyncio.Event] = []
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     driven.clear()
     called.clear()
+    gates[:] = [asyncio.Event()]
 
 
 @app.task
 async def work(ctx: TaskContext) -> str:
     called.append(ctx.run_id)
     return ctx.run_id
+
+
+@app.task
+async def patient(ctx: TaskContext) -> None:
+    await gates[0].wait()
+
+
+@app.workflow(version=1)
+async def waits(ctx: Context, number: int) -> str:
+    await ctx.run(patient)
+    return "done"
 
 
 @app.workflow(version=1)
@@ -42,6 +55,12 @@ async def asks(ctx: Context, number: int) -> str:
     answer: str = await ctx.interrupt("?", answer=str)
     ctx.emit(parcels, answer)
     return answer
+
+
+@app.workflow(version=1)
+async def twice(ctx: Context, number: int) -> list[str]:
+    first = await ctx.interrupt("?", answer=str)
+    return [first, await ctx.interrupt("??", answer=str)]
 
 
 class Gate:
@@ -120,6 +139,26 @@ async def test_what_is_for_a_run_under_way_waits_and_so_do_the_commands_behind_i
     assert following.get(0, offset) == offset, "the second turn passes over a command that had no outcome"
 
 
+@case(app)
+async def test_a_turn_that_applies_no_command_carries_the_offset_of_the_one_before(lab: Lab):
+    first, other = names(lab, 0, 2)
+    running = await lab.worker()
+    await lab.history.send(other, start("waits", 1))
+    await lab.history.seen(other, ev.OpScheduled)
+    gate = Gate(running)
+    gate.open.clear()
+    await lab.history.send(first, start("asks", 1))
+    await until(lambda: len(gate.tried) == 1)
+    gates[0].set()
+    await until(lambda: not len(running.worker.inbox) and driven == [first])
+    await asyncio.sleep(0.05)
+    gate.open.set()
+    assert await lab.history.result(other) == "done"
+    assert gate.runs(1) == {other.encode()}
+    assert gate.tried[1][1][0] == gate.tried[0][1][0], "the group was moved back over a command that is applied"
+    await all_end(lab, first)
+
+
 @pytest.mark.parametrize("failure", [CommitAborted, Fenced, InDoubt, SendRefused])
 @case(app)
 async def test_f03_the_second_turn_is_dropped_with_the_first(lab: Lab, failure: type[Exception]):
@@ -168,18 +207,20 @@ async def test_waiting_for_a_commit_takes_no_time_of_the_processor(lab: Lab, mon
         looks += 1
         return extend(self, *arguments)
 
-    (first,), (second,) = names(lab, 0, 1), names(lab, 1, 1)
+    (first,), (second,), (third,) = names(lab, 0, 1), names(lab, 1, 1), names(lab, 2, 1)
     running, gate = await first_held(lab, first)
     await lab.history.send(second, start("asks", 2))
     await until(lambda: driven == [first, second])
     monkeypatch.setattr(Turns, "_extend", counted)
     locked = asyncio.create_task(running.worker.turn_lock.acquire())
+    await lab.history.send(third, start("asks", 3))
+    await until(lambda: len(running.worker.inbox) == 2)
     await asyncio.sleep(0.3)
-    assert looks < 20
+    assert 0 < looks < 20
     gate.open.set()
     await locked
     running.worker.turn_lock.release()
-    await all_end(lab, first, second)
+    await all_end(lab, first, second, third)
 
 
 @case(app)
@@ -195,6 +236,50 @@ async def test_a_sweep_is_sent_alone_and_soon_though_turns_never_end(lab: Lab):
     swept = next(records for records, _ in gate.tried if lab.topics.leases in {r.topic for r in records})
     assert swept is not gate.tried[0][0]
     await all_end(lab, first, second)
+
+
+@case(app)
+async def test_a_sweep_does_not_see_a_run_as_it_was_before_the_turn_under_way(lab: Lab):
+    (first,) = names(lab, 0, 1)
+    settings: dict[str, Any] = {"checkpoint_bytes_min": 1_000_000, "checkpoint_age_seconds": 0.0}
+    running = await lab.worker(**settings, sweep_seconds=600.0)
+    await lab.history.send(first, start("asks", 1))
+    await lab.history.seen(first, ev.OpScheduled, 2)
+    partition = running.worker.owner.partitions[0]
+    partition.runs[first].first_at = 0  # it has gone long without a checkpoint
+    gate = Gate(running)
+    gate.open.clear()
+    await lab.history.send(first, resume("yes"))
+    await until(lambda: len(gate.tried) == 1)
+    running.worker.put(Sweep(partition))
+    await asyncio.sleep(0.05)
+    gate.open.set()
+    await until(lambda: any(lab.topics.leases in {r.topic for r in records} for records, _ in gate.tried), "the sweep")
+    assert await lab.history.result(first) == "yes"
+    await until(lambda: not running.worker.turn_lock.locked())
+    assert partition.runs[first].run.seq == lab.history.events[first][-1].seq
+
+
+@case(app)
+async def test_a_coroutine_in_the_second_turn_is_not_evicted_by_the_first(lab: Lab):
+    (first,), (second,) = names(lab, 0, 1), names(lab, 1, 1)
+    running = await lab.worker(live_runs_max=1)
+    await lab.history.send(second, start("twice", 2))
+    await lab.history.seen(second, ev.OpScheduled)
+    gate = Gate(running)
+    gate.open.clear()
+    await lab.history.send(first, start("twice", 1))
+    await until(lambda: len(gate.tried) == 1)
+    await lab.history.send(second, resume("one"))
+    await until(lambda: not running.worker.inbox)
+    await asyncio.sleep(0.05)
+    gate.open.set()
+    await lab.history.seen(second, ev.OpScheduled, 2)
+    assert sum(hot.live is not None for p in running.worker.owner.partitions.values() for hot in p.runs.values()) == 1
+    for name, answers in ((second, ["two"]), (first, ["one", "two"])):
+        for answer in answers:
+            await lab.history.send(name, resume(answer))
+        assert await lab.history.result(name) == ["one", "two"]
 
 
 @case(app)
