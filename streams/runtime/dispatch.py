@@ -46,6 +46,10 @@ class Dispatcher:
         op = hot.run.ops.get(op_id) if hot is not None else None
         if hot is None or op is None or op.phase is not OpPhase.RUNNING or op.attempt != attempt_number:
             return
+        if self._closed:
+            # Its start was decided before the worker began to stop. It has not run: whoever comes next begins it.
+            self._put(Happened(partition, run_id, Returned(op.id, op.attempt, "the worker is stopping")))
+            return
         task = self._engine.app.task_named(op.name)
         if task is None:
             text = f"no task {op.name!r} is loaded here; deploy it, then retry the op"
@@ -99,7 +103,10 @@ class Dispatcher:
         self._hand_out(pool)
 
     def _hand_out(self, pool: str) -> None:
-        """Promise free slots to those who wait, so that no more starts are recorded than there are slots."""
+        """Promise free slots to those who wait, so that not many more starts are recorded than there are slots.
+
+        What a turn under way hands out is not counted yet; such starts make `_free` negative for a while.
+        """
         waiting = self._waiting[pool]
         while waiting and self._free[pool] > 0 and not self._closed:
             item = waiting.popleft()

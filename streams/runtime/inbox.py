@@ -45,10 +45,13 @@ class Inbox:
         if items:
             self.filled.set()
 
-    def put_back(self, items: Sequence[Item], *, suspects: int = 0) -> None:
+    def put_back(self, items: Sequence[Item], *, suspects: int | None = None) -> None:
         """Add in front. The first `suspects` of all that wait are tried in halves: one of them is refused."""
+        # Held commands are behind these in their partition, whatever was taken first.
+        self.release()
         self._items.extendleft(reversed(items))
-        self.suspects = suspects
+        if suspects is not None:
+            self.suspects = suspects
         if self._items:
             self.filled.set()
 

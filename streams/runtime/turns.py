@@ -78,6 +78,8 @@ class Turns:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._inbox = worker.inbox
+        self._sent: list[_Flight] = []
+        """Neither adopted nor known to have failed."""
 
     async def run(self) -> None:
         """Take turns for ever."""
@@ -120,21 +122,22 @@ class Turns:
                     else:
                         undone, following = following, None
                         self._give_back(undone)
+                        self._sent.remove(landed)
                         landed.turn.discard()
                         following = await self._again(landed, error)
                         if following is None:
                             return landed.snapshot
         finally:
-            await self._end(flying)
+            await self._end_sent()
             self._give_back(following)
             self._inbox.release()
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _extend(self, following: _Flight | None, flying: _Flight | None) -> _Flight | None:
-        """Decide for what waits. Nothing new is begun while somebody wants the lock."""
+        """Decide for what waits. Nothing new is begun while somebody wants the lock; only a search is gone on with."""
         worker, settings = self._worker, self._worker.engine.settings
-        if worker.turn_lock.wanted:
+        if worker.turn_lock.wanted and (following is None or not following.alone):
             self._give_back(following)
             self._inbox.filled.clear()
             return None
@@ -167,7 +170,8 @@ class Turns:
         taken = flight.turn.take(items, stopped=flight.stopped)
         flight.items += items[:taken]
         if taken < len(items):
-            self._inbox.put_back(items[taken:])
+            rest = items[taken:]
+            self._inbox.put_back(rest, suspects=self._inbox.suspects + len(rest) if flight.alone else None)
 
     def _send(self, flight: _Flight) -> _Flight:
         """Close the turn and begin its commit."""
@@ -180,6 +184,7 @@ class Turns:
         flight.snapshot = self._worker.member.snapshot()
         flight.commit = asyncio.ensure_future(self._commit(flight))
         flight.commit.add_done_callback(lambda _: self._inbox.filled.set())
+        self._sent.append(flight)
         return flight
 
     async def _commit(self, flight: _Flight) -> list[int]:
@@ -196,6 +201,7 @@ class Turns:
         worker, turn = self._worker, flight.turn
         offsets = flight.commit.result()
         turn.adopt(offsets)
+        self._sent.remove(flight)
         for start in turn.starts:
             worker.dispatcher.start(*start)
         worker.dispatcher.settle(flight.items)
@@ -220,14 +226,21 @@ class Turns:
         self._inbox.release()
         if flight is not None:
             flight.turn.discard()
-            self._inbox.put_back(flight.items)
+            self._wait_again(flight)
 
-    async def _end(self, flying: _Flight | None) -> None:
-        """Wait for a commit that nobody will adopt any more."""
-        if flying is not None:
-            flying.commit.cancel()
-            await asyncio.wait([flying.commit])
-            flying.turn.discard()
+    def _wait_again(self, flight: _Flight) -> None:
+        suspects = self._inbox.suspects + len(flight.items) if flight.alone else None
+        self._inbox.put_back(flight.items, suspects=suspects)
+
+    async def _end_sent(self) -> None:
+        """Turns that nobody will adopt, of a worker that ends: what it knows of their partitions is out of date."""
+        for flight in self._sent:
+            flight.commit.cancel()
+            await asyncio.wait([flight.commit])
+            flight.turn.discard()
+            for partition in flight.turn.partitions.values():
+                self._worker.owner.close(partition)
+        self._sent.clear()
 
     async def _again(self, landed: _Flight, error: BaseException) -> _Flight | None:
         """What to send instead of a turn that was not committed; None where a later snapshot has to come first."""
@@ -243,7 +256,7 @@ class Turns:
         if not isinstance(error, (CommitAborted, Fenced, InDoubt)):
             raise error
         worker.engine.observer.redo(str(error))
-        self._inbox.put_back(landed.items)
+        self._wait_again(landed)
         if not isinstance(error, CommitAborted):
             await worker.owner.all_again()
         return None
