@@ -44,6 +44,7 @@ SETTINGS = {
     "checkpoint_age_seconds": 3.0,
     "live_runs_max": 100,
     "stop_seconds": 0.3,
+    "turn_bytes_max": 30_000,  # so that turns are full now and then
 }
 WEIGHTS = {"worker killed": 6, "worker frozen": 3, "worker stopped": 2, "broker killed": 1, "broker restarted": 1}
 
