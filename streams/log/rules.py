@@ -8,7 +8,7 @@ from typing import NamedTuple
 from streams.errors import SendRefused
 from streams.log.port import RECORD_BYTES_MAX, GroupSnapshot, Headers, NewRecord, TopicInfo
 
-__all__ = ["Moves", "check_commit", "header_bytes", "is_compacted", "moves", "refuse_unwritable"]
+__all__ = ["check_commit", "is_compacted", "moves", "refuse_unwritable"]
 
 
 class Moves(NamedTuple):

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 
 from streams.dev import Kafka, kill_kafka, start_kafka
-from streams.errors import CommitAborted, InDoubt, LogError, LogUnavailable, SendRefused, UsageError
+from streams.errors import CommitAborted, InDoubt, LogDamaged, LogError, LogUnavailable, SendRefused, UsageError
 from streams.log.kafka import KafkaLog, consumer, open_kafka, patience, transaction
 from streams.log.kafka.consumer import generation
 from streams.log.kafka.producer import KafkaProducer
 from streams.log.kafka.transaction import State
 from streams.log.port import NewRecord, TopicPartition
 from tests.contract.kafka_config import KafkaConfig
-from tests.contract.worlds import REFUSED, World, case, new, read_all, until, values
+from tests.contract.worlds import HANG_SECONDS, REFUSED, World, case, new, read_all, until, values
 
 pytestmark = pytest.mark.kafka
 
@@ -36,6 +38,13 @@ async def hang(producer: KafkaProducer, snapshot, records: list[NewRecord], offs
         client.send_offsets_to_transaction(places, snapshot.token)
 
     await producer._lane.run(job)
+
+
+async def seen(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS / 2
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 class TestFences(KafkaConfig):
@@ -190,6 +199,110 @@ class TestClientsThatBreak(KafkaConfig):
         with pytest.raises(UsageError, match="no topic"):
             await log.span(world.name("missing"), 0)
         log._admin._client = client
+
+    @case
+    async def test_a_commit_that_failed_asks_the_admin_client_only_for_a_topic_that_is_gone(self, world: World):
+        log = await world.log()
+        commands, events = await world.topic(log, "commands"), await world.topic(log, "events")
+        a, producer = await world.owner(log, commands)
+        await producer.commit(a.snapshot, [new(events, b"1")], {0: 1})
+
+        class Forbidden:
+            def __init__(self) -> None:
+                self.away = False
+
+            def list_topics(self, *args, **kwargs):
+                if self.away:
+                    raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+                return client.list_topics(*args, **kwargs)
+
+        def unanswered(*_):
+            raise LogUnavailable("no broker answers")
+
+        client, commit = log._admin._client, producer._transactor.commit
+        log._admin._client = forbidden = Forbidden()
+        producer._transactor.commit = unanswered
+        for forbidden.away in (False, True, False):
+            with pytest.raises(LogUnavailable):
+                await producer.commit(a.snapshot, [new(events, b"2")], {0: 2})
+        await asyncio.wrap_future(client.delete_topics([events])[events])
+        await seen(lambda: events not in client.list_topics(timeout=10).topics)
+        with pytest.raises(LogUnavailable):
+            await producer.commit(a.snapshot, [new(events, b"2")], {0: 2})
+        log._admin._client, producer._transactor.commit = client, commit
+        with pytest.raises(SendRefused, match="does not exist") as refused:
+            await producer.commit(a.snapshot, [new(events, b"2")], {0: 2})
+        assert refused.value.code == "TOPIC_MISSING"
+
+    @case
+    async def test_a_log_forgets_the_producers_that_are_closed(self, world: World):
+        log = await world.log()
+        for number in range(3):
+            await (await world.producer(log, f"p{number}")).close()
+        last = await world.producer(log, "last")
+        assert log._producers == [last]
+
+    @case
+    async def test_an_append_that_stands_behind_another_ends_with_the_log(self, world: World):
+        log = await world.log()
+        events = await world.topic(log, "events")
+        await log.append([new(events, b"first")])
+        began, go = threading.Event(), threading.Event()
+        write = log._appender._write
+
+        def slow(groups):
+            began.set()
+            go.wait()
+            return write(groups)
+
+        log._appender._write = slow
+        under_way = asyncio.create_task(log.append([new(events, b"under way")]))
+        await asyncio.to_thread(began.wait)
+        behind = asyncio.create_task(log.append([new(events, b"behind")]))
+        await seen(lambda: bool(log._appender._waiting))
+        asyncio.get_running_loop().call_later(0.2, go.set)
+        await log.close()
+        done, _ = await asyncio.wait([under_way, behind], timeout=30)
+        assert {task for task in done if task.cancelled()} == {under_way, behind}
+
+
+class TestDamage(KafkaConfig):
+    """The next commands of partitions are gone."""
+
+    @case
+    async def test_f21_each_partition_whose_next_command_was_deleted_is_told(self, world: World):
+        log = await world.log()
+        commands = await world.topic(log, "commands", 3)
+        a, _ = await world.owner(log, commands, 3)
+        await log.append([new(commands, b"%d" % n, partition=partition) for n in range(3) for partition in range(3)])
+        client = a.member._consumer._client
+
+        class Slow:
+            """Polled so seldom that the errors of all partitions wait together."""
+
+            def __getattr__(self, name: str):
+                return getattr(client, name)
+
+            def poll(self, timeout: float):
+                time.sleep(1.0)
+                return client.poll(timeout)
+
+        a.member._consumer._client = Slow()
+        for partition in range(3):
+            await a.member.resume(partition, 0)
+        gone = [Place(commands, partition, 2) for partition in (0, 2)]
+        for future in log._admin._client.delete_records(gone).values():
+            await asyncio.wrap_future(future)
+        told: list[int | None] = []
+        deadline = time.monotonic() + HANG_SECONDS / 2
+        while len(told) < 2 or len(a.values) < 3:
+            assert time.monotonic() < deadline, (told, a.values)
+            try:
+                await a.poll()
+            except LogDamaged as damaged:
+                told.append(damaged.partition)
+        assert sorted(told) == [0, 2]
+        assert a.values == [b"0", b"1", b"2"]
 
 
 class TestHangingTransactions(KafkaConfig):

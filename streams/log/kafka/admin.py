@@ -34,6 +34,7 @@ APPEAR_SECONDS = 10.0
 STABLE_SECONDS = 60.0
 """A pending transaction ends by its time-out, ten seconds, plus up to ten until the broker looks."""
 _LOOK_SECONDS = 0.02
+_ASK_SECONDS = 1.0
 _LEADERS = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -107,20 +108,25 @@ class Admin:
 
     async def known_for(self, records: Sequence[NewRecord]) -> Mapping[str, TopicInfo]:
         """What was described before, asked for anew where a record's topic or partition is not known."""
-        wanted: dict[str, int] = {}
-        for record in records:
-            if record.partition > wanted.get(record.topic, -1):
-                wanted[record.topic] = record.partition
         known = self._known
-        unknown = [name for name, last in wanted.items() if name not in known or known[name].partitions <= last]
+        last = _last_partitions(records)
+        unknown = [name for name, number in last.items() if name not in known or known[name].partitions <= number]
         if unknown:
             await self.describe(unknown)
         return known
 
-    def forget(self, names: Collection[str]) -> None:
-        """Ask for these topics anew when they are needed again."""
-        for name in names:
-            self._known.pop(name, None)
+    async def forget_missing(self, records: Sequence[NewRecord]) -> None:
+        """Ask anew for those topics of the records that are gone, or have too few partitions by now.
+
+        Where no broker answers, nobody can tell, and all stay known: `describe` must not meet a broker that is away.
+        """
+        try:
+            found = (await asyncio.to_thread(lambda: self._client.list_topics(timeout=_ASK_SECONDS))).topics
+        except KafkaException:
+            return
+        for name, number in _last_partitions(records).items():
+            if name not in found or (found[name].error is None and len(found[name].partitions) <= number):
+                self._known.pop(name, None)
 
     async def names(self) -> list[str]:
         """The names of all topics but the brokers' own."""
@@ -166,8 +172,6 @@ class Admin:
                     raise sort(error_of(error), f"asking for the ends of {topic}[{partition}]") from error
             await self.require(topic, partition)
             await asyncio.sleep(_LOOK_SECONDS)
-            # What the client remembers of leaders is from before a broker's restart or a topic's creation.
-            await self._blocking(lambda: self._client.list_topics(topic, timeout=REQUEST_SECONDS))
 
     async def require(self, topic: str, partition: int) -> None:
         """Raise UsageError for a topic or partition that does not exist."""
@@ -180,15 +184,11 @@ class Admin:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    async def group_offsets(
-        self, group: str, topic: str, partitions: Collection[int] | None, *, seconds: float
-    ) -> dict[int, int]:
-        """The group's stable offsets. Pending ones are waited for, for `seconds`; then `LogUnavailable`."""
-        deadline = time.monotonic() + seconds
-        wanted = None if partitions is None else [TopicPartition(topic, partition) for partition in partitions]
+    async def group_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """The group's stable offsets. Pending ones are waited for, for `STABLE_SECONDS`; then `LogUnavailable`."""
+        deadline = time.monotonic() + STABLE_SECONDS
         while True:
-            found = await self._committed(group, wanted)
-            mine = [place for place in found if place.topic == topic]
+            mine = [place for place in await self._committed(group) if place.topic == topic]
             pending = [place.partition for place in mine if place.error is not None and place.error.code() == UNSTABLE]
             if not pending:
                 return {place.partition: place.offset for place in mine if place.offset >= 0}
@@ -207,7 +207,7 @@ class Admin:
         if removed:
             # The client cannot delete a single offset: all are deleted, then the others are written again. A worker
             # that starts in between finds none and begins at what it has applied, so nothing is lost.
-            found = await self._committed(group, None)
+            found = await self._committed(group)
             kept = {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
             wanted = {key: at for key, at in {**kept, **wanted}.items() if key[0] != topic or key[1] not in removed}
             await self._delete_group(group)
@@ -220,8 +220,8 @@ class Admin:
                 if place.error is not None:
                     raise _has_members_or(place.error, group, "setting the offsets")
 
-    async def _committed(self, group: str, wanted: list[TopicPartition] | None) -> list[TopicPartition]:
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
+    async def _committed(self, group: str) -> list[TopicPartition]:
+        request = [ConsumerGroupTopicPartitions(group)]
         client = self._client
         futures = client.list_consumer_group_offsets(request, require_stable=True, request_timeout=REQUEST_SECONDS)
         try:
@@ -275,6 +275,15 @@ class Admin:
 
 def _answer(future: Future[T]) -> Awaitable[T]:
     return asyncio.wrap_future(future)
+
+
+def _last_partitions(records: Sequence[NewRecord]) -> dict[str, int]:
+    """The highest partition that the records of each topic are for."""
+    last: dict[str, int] = {}
+    for record in records:
+        if record.partition > last.get(record.topic, -1):
+            last[record.topic] = record.partition
+    return last
 
 
 def _new_topic(spec: TopicSpec, replication_factor: int) -> NewTopic:

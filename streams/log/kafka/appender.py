@@ -56,6 +56,8 @@ class Appender:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        for waiting in self._waiting:
+            waiting.future.cancel()  # it stood behind the batch that was under way
         await self._lane.close(self._drop, CLOSE_SECONDS)
 
     async def _work(self) -> None:

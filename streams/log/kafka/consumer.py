@@ -19,7 +19,7 @@ from streams.log.kafka.messages import record_of
 from streams.log.kafka.patience import Patience
 from streams.log.port import Record
 
-__all__ = ["Cursor", "GroupConsumer", "Listener", "generation"]
+__all__ = ["Cursor", "GroupConsumer", "generation"]
 
 SLICE_SECONDS = 0.02
 """How long a poll sits in the client before it looks at what was asked of it meanwhile."""
@@ -57,7 +57,7 @@ class Listener(Protocol):
 
 
 class GroupConsumer:
-    """Lives on the member's thread; only `orders`, `ready` and `interrupted` are shared with the event loop."""
+    """Lives on the member's thread; what it shares with the event loop are the attributes without an underscore."""
 
     def __init__(
         self, topic: str, make: Callable[[Callable[[KafkaError], None]], Consumer], listener: Listener
@@ -80,6 +80,8 @@ class GroupConsumer:
         self._token: bytes | None = None
         self._failure: BaseException | None = None
         self._trouble: StreamsError | None = None
+        self._damage: dict[int | None, LogDamaged] = {}
+        """What is still to be told, by partition: each is fetched no more, so nothing would tell it again."""
         self._away: str | None = None
         self._changed = False
 
@@ -98,6 +100,9 @@ class GroupConsumer:
         self._wait_for_broker(timeout)
         while True:
             self._follow_orders()
+            # Before anything else is fetched: on a busy topic something always arrives.
+            if self._damage:
+                raise self._damage.pop(next(iter(self._damage)))
             left = deadline - time.monotonic()
             self._fetch(records_max, min(max(left, 0.0), SLICE_SECONDS))
             self._raise_failure()
@@ -126,7 +131,7 @@ class GroupConsumer:
                 for more in self._client.consume(records_max, 0):
                     self._put(more)
         except RAISED as raised:
-            self._trouble = sort(error_of(raised), f"polling {self._topic}")
+            self._note(sort(error_of(raised), f"polling {self._topic}"))
 
     def close(self) -> None:
         """Leave the group; what is held is revoked first."""
@@ -163,6 +168,8 @@ class GroupConsumer:
 
     def _stop(self, client: Consumer, partitions: Collection[int]) -> None:
         """Fetch nothing of these any more; what the client has fetched ahead does not come out."""
+        for partition in partitions:
+            self._damage.pop(partition, None)  # it goes on elsewhere, or not here
         stopped = [p for p in partitions if self._active.pop(p, None) is not None]
         client.incremental_unassign([TopicPartition(self._topic, partition) for partition in stopped])
 
@@ -181,13 +188,19 @@ class GroupConsumer:
             if cursor is not None and partition is not None:
                 self._stop(self._client, [partition])
                 place = f"{self._topic}[{partition}]"
-                self._trouble = LogDamaged(f"the next offset of {place} is outside the log: {words(error)}", partition)
+                self._note(LogDamaged(f"the next offset of {place} is outside the log: {words(error)}", partition))
         elif error.code() in MISSING:
             self._trouble = UsageError(f"there is no topic {self._topic} (any more): {words(error)}")
         elif error.code() != KafkaError._MAX_POLL_EXCEEDED:  # `on_lost` says the same
             found = sort(error, f"reading {self._topic}")
             if isinstance(found, UsageError) or error.fatal():
                 self._trouble = found
+
+    def _note(self, found: StreamsError) -> None:
+        if isinstance(found, LogDamaged):
+            self._damage[found.partition] = found
+        else:
+            self._trouble = found
 
     def _on_trouble(self, error: KafkaError) -> None:
         # An idle worker would not notice otherwise: a poll without a broker brings nothing, as one without news does.

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from streams.errors import UsageError
-from streams.log.kafka.admin import STABLE_SECONDS
 from streams.log.kafka.appender import Appender
 from streams.log.kafka.clients import Clients
 from streams.log.kafka.member import KafkaMember
@@ -71,6 +70,7 @@ class KafkaLog:
     async def producer(self, transactional_id: str) -> KafkaProducer:
         """A transactional producer; whoever used the id before is fenced."""
         producer = KafkaProducer(transactional_id, self._admin, self._open()._clients.transactional, self._on_step)
+        self._producers = [known for known in self._producers if not known.closed]
         self._producers.append(producer)
         try:
             await producer.initialise()
@@ -81,7 +81,7 @@ class KafkaLog:
 
     async def group_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The committed offsets of a group."""
-        return await self._open()._admin.group_offsets(group, topic, None, seconds=STABLE_SECONDS)
+        return await self._open()._admin.group_offsets(group, topic)
 
     async def rewind_group(self, group: str, topic: str, offsets: Mapping[int, int | None]) -> None:
         """Set the group's offsets while nobody is in it."""

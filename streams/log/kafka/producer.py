@@ -14,7 +14,7 @@ from streams.log.kafka.transaction import INIT_SECONDS, OnStep, Transactor, unto
 from streams.log.port import GroupSnapshot, NewRecord
 from streams.log.rules import check_commit, refuse_unwritable
 
-__all__ = ["KafkaProducer", "MakeClient"]
+__all__ = ["KafkaProducer"]
 
 MakeClient = Callable[[str], Callable[[], Producer]]
 CLOSE_SECONDS = 10.0
@@ -27,6 +27,7 @@ class KafkaProducer:
 
     def __init__(self, id: str, admin: Admin, make: MakeClient, on_step: OnStep = untold) -> None:
         self.id = id
+        self.closed = False
         self._admin = admin
         self._make = make
         self._transactor = Transactor(id, make(id), on_step)
@@ -49,7 +50,7 @@ class KafkaProducer:
             return await self._watched(lambda: self._transactor.commit(records, snapshot.token, places), InDoubt)
         except LogUnavailable:
             # The client waits for a topic that was deleted as for a broker that is away.
-            self._admin.forget({record.topic for record in records})
+            await self._admin.forget_missing(records)
             raise
 
     async def _watched(self, job: Callable[[], T], error: type[LogError]) -> T:
@@ -78,4 +79,5 @@ class KafkaProducer:
 
     async def close(self) -> None:
         """Free the client."""
+        self.closed = True
         await self._lane.close(self._transactor.close, CLOSE_SECONDS + INIT_SECONDS)

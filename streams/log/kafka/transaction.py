@@ -36,9 +36,9 @@ class State(Enum):
       ┌──────── initialised ────────┐
       ▼                             │
     READY ── an abort not trusted ─▶ WORN
-      │ ╲                           │
+      │ ╲
       │  ╲── outcome unknown ──▶ IN_DOUBT
-      └───── fenced ───────────▶ FENCED ◀──┘     (all end in CLOSED)
+      └───── fenced ───────────▶ FENCED     (all end in CLOSED)
     """
 
     WORN = "worn"
@@ -49,7 +49,7 @@ class State(Enum):
 
 
 NEXT: Mapping[State, frozenset[State]] = {
-    State.WORN: frozenset({State.READY, State.FENCED, State.CLOSED}),
+    State.WORN: frozenset({State.READY, State.CLOSED}),
     State.READY: frozenset({State.WORN, State.FENCED, State.IN_DOUBT, State.CLOSED}),
     State.FENCED: frozenset({State.CLOSED}),
     State.IN_DOUBT: frozenset({State.CLOSED}),
@@ -220,7 +220,7 @@ class Transactor:
 
         After a refusal the records of its next transactions were purged, or waited for in vain until the time-out.
         """
-        if not self._is_aborted(reports) or reports.failures:
+        if not self._is_aborted(reports):
             self._move(State.WORN)
             self._drop()
 
