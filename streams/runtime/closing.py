@@ -44,11 +44,11 @@ async def leave_group(worker: Worker, polling: asyncio.Task[None]) -> None:
         )
 
 
-async def close_producer(worker: Worker) -> None:
-    """Close the producer; one that stays behind is fenced by nobody and hurts nobody."""
+async def close_producer(worker: Worker, doing: str = "ending") -> None:
+    """Close the producer. A commit may still run in it: it is not waited for, and whoever needs its end settles it."""
     try:
         async with asyncio.timeout(_PRODUCER_SECONDS):
             await worker.producer.close()
     except (LogError, TimeoutError) as error:
         reason = str(error) or f"it took longer than {_PRODUCER_SECONDS:g} s"
-        worker.engine.observer.message(f"ending without having closed the producer {worker.producer.id}: {reason}")
+        worker.engine.observer.message(f"{doing} without having closed the producer {worker.producer.id}: {reason}")

@@ -7,16 +7,20 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
-from streams.errors import CommitAborted, Fenced, InDoubt, LogDamaged, LogError, LogUnavailable
+from streams.errors import CommitAborted, Fenced, InDoubt, LogDamaged, LogError, LogUnavailable, SendRefused
 from streams.kernel.inputs import Due, Recover
 from streams.kernel.run import OpPhase, Run, is_terminal
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
+from streams.runtime.blame import blame
 from streams.runtime.ends import pass_markers
 from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.marks import check_keys, check_number, topic_id
+from streams.runtime.outgoing import Stop
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
+from streams.runtime.starting import patiently
+from streams.runtime.telling import tell
 from streams.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -152,13 +156,12 @@ class Owner:
                 await worker.newer_snapshot(snapshot)
                 if worker.member.snapshot().owned.get(partition.number) != partition.incarnation:
                     return
-                if partition.running:
-                    self._begin(partition.number, partition.incarnation)
-                    return
             except LogDamaged as error:
                 if partition.running:
-                    # Its commands went away after the checks. The diagram has no way back: begin another one.
-                    self._begin(partition.number, partition.incarnation, refused=str(error))
+                    # Its commands went away after the checks. The diagram has no way back: begin another one, and
+                    # not beside a commit that writes for this one.
+                    async with worker.turn_lock:
+                        self._begin(partition.number, partition.incarnation, refused=str(error))
                     return
                 await self._refuse(partition, str(error))
             except LogError as error:
@@ -273,15 +276,9 @@ class Owner:
 
     async def _resume(self, partition: Partition, start: int) -> None:
         """Let commands come in. What runs is not restored again only because the log is busy at this moment."""
-        worker = self._worker
-        while True:
-            try:
-                await worker.member.resume(partition.number, start)
-            except LogUnavailable as error:
-                worker.engine.observer.message(f"partition {partition.number} waits for its commands: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS)
-            else:
-                return
+        worker, number = self._worker, partition.number
+        text = f"partition {number} waits for its commands"
+        await patiently(worker.engine, lambda: worker.member.resume(number, start), text, pause=_PAUSE_SECONDS)
 
     def _recover(self, partition: Partition, run: Run) -> None:
         worker = self._worker
@@ -309,7 +306,8 @@ class Owner:
             async with asyncio.timeout(deadline.left()):
                 await self._last_turns(snapshot, partitions, items)
         except (LogError, TimeoutError) as error:
-            # Nothing is lost by it: the next owner finds the attempts as started, and looks them up or tries again.
+            # Outcomes that were not committed are lost. The next owner finds their attempts as started: it tries them
+            # again, and those of a task that is not idempotent it looks up, or parks.
             self._not_released(numbers, str(error) or f"it took longer than {worker.engine.settings.drain_seconds:g} s")
 
     def _not_released(self, numbers: Iterable[int], reason: str) -> None:
@@ -317,23 +315,40 @@ class Owner:
         self._worker.engine.observer.message(text)
 
     async def _last_turns(self, snapshot: GroupSnapshot, partitions: list[Partition], items: list[Item]) -> None:
+        """Commit what is finished, the leases with the last of it. A refused record blocks its run and no other."""
         worker = self._worker
+        stopped: dict[tuple[int, str], Stop] = {}
         await worker.trust_producer()
+        count = len(items)
         while True:
             turn = Turn(worker.engine, {})
-            del items[: turn.take(items)]
-            turn.finish()
-            if not items:
-                await pass_markers(worker, partitions)
-                for partition in partitions:
-                    turn.add_lease(partition, (), released=True)
+            taken = items[: turn.take(items[:count], stopped=stopped)]
             try:
-                turn.adopt(await worker.commit(snapshot, turn))
-            except LogError:
-                turn.discard()
-                raise
-            if not items:
+                await self._last_turn(snapshot, turn, partitions if len(taken) == len(items) else [])
+            except SendRefused as error:
+                worker.engine.observer.redo(str(error))
+                blame(turn, taken, error, stopped)  # it leaves in `taken` what is tried next
+                count = len(taken)
+                continue
+            del items[: len(taken)]
+            count = len(items)
+            if turn.leases:
                 return
+
+    async def _last_turn(self, snapshot: GroupSnapshot, turn: Turn, released: list[Partition]) -> None:
+        worker = self._worker
+        try:
+            turn.finish()
+            if released:
+                await pass_markers(worker, released)
+            for partition in released:
+                turn.add_lease(partition, (), released=True)
+            offsets = await worker.commit(snapshot, turn)
+        except (LogError, asyncio.CancelledError):
+            turn.discard()
+            raise
+        turn.adopt(offsets)
+        tell(worker.engine.observer, turn)
 
     def close(self, partition: Partition) -> None:
         """Forget a partition: its tasks are stopped, its coroutines dropped."""

@@ -42,7 +42,6 @@ __all__ = ["PartitionRefused", "Worker"]
 
 _POLL_SECONDS = 0.2
 _CUT_OFF_SECONDS = 5.0
-_SAY_SECONDS = 30.0
 
 
 class PartitionRefused(StreamsError):
@@ -178,8 +177,8 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether tasks run, or inputs wait for a turn."""
-        return bool(self.dispatcher.running or self.inbox) and self._failure is None
+        """Whether tasks run, inputs wait for a turn, or a turn is under way."""
+        return bool(self.dispatcher.running or self.inbox or self.turn_lock.locked()) and self._failure is None
 
     async def newer_snapshot(self, snapshot: GroupSnapshot) -> None:
         """Wait until a later poll has been made; after half a second go on with what there is."""
@@ -231,7 +230,7 @@ class Worker:
         """
         if not self._distrusted:
             return
-        await self.producer.close()
+        await close_producer(self, "going on")
         fresh = await self._new_producer()
         try:
             await fresh.settle([self.producer.id])
@@ -262,8 +261,18 @@ class Worker:
         return await self.log.producer(f"{self.engine.topics.app}/{self.engine.owner}/{self._producers}")
 
     async def settle(self, partition: int, transactional_ids: Sequence[str]) -> None:
-        """End what a dead owner left open. Its own id is not among it: taking that would fence this worker."""
-        ids = [id for id in transactional_ids if id != self.producer.id]
-        text = f"ending the open transaction of {', '.join(ids) or 'nobody'}"
+        """End what a dead owner left open, and what this worker did, where it has a commit in doubt.
+
+        A producer in good order is not among it: taking its id would fence this worker.
+        """
+        own = self.producer.id
+        ids = [id for id in transactional_ids if id != own]
+        open_ids = [*ids, own] if self._distrusted else ids
+        text = f"ending the open transaction of {', '.join(open_ids)}"
+        if not open_ids:
+            text = "its lease names no producer that could be ended, so it is waited for"
         self.engine.observer.message(f"partition {partition} waits for what its last owner left open: {text}")
+        if self._distrusted:
+            async with self.turn_lock:
+                await self.trust_producer()
         await self.producer.settle(ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -12,17 +13,36 @@ from typing import Any
 
 import pytest
 
+from streams import App, Context, TaskContext
 from streams.kernel import bodies as ev
 from streams.log.port import GroupSnapshot
 from streams.runtime.partition import Partition
 from tests.kafka.apps import app, gate
-from tests.kafka.lab import PARTITIONS, KafkaLab, Running, kafka_case, refusals
+from tests.kafka.lab import PARTITIONS, KafkaLab, Running, configure, kafka_case, refusals
 from tests.runtime.history import resume, start, until
 
 pytestmark = pytest.mark.timeout(240)
 
 STORM_SECONDS = float(os.environ.get("STREAMS_STORM_SECONDS", "30"))
 INTERVAL_SECONDS = 5.0
+
+
+once = App("once")
+boxes = once.effect("boxes", str)
+
+
+@once.task(idempotent=False)
+async def pack(ctx: TaskContext, size: int) -> str:
+    gate.begun.append((ctx.run_id, ctx.fencing_token.epoch, ctx.fencing_token.attempt))
+    await gate.open.wait()
+    return secrets.token_hex(size)
+
+
+@once.workflow(version=1)
+async def packs(ctx: Context, size: int) -> int:
+    box = await ctx.run(pack, size)
+    ctx.emit(boxes, box)
+    return len(box)
 
 
 @pytest.fixture(autouse=True)
@@ -172,6 +192,62 @@ async def test_f05_a_commit_that_hangs_does_not_keep_partitions_longer_than_the_
         assert await lab.history.result(name) == (2 if name in moved else 1)
     begun = [(name, 2, 2 if done else 1) if name in moved else (name, 1, 1) for name in names]
     assert sorted(gate.begun) == sorted(begun)
+
+
+@kafka_case(once)
+async def test_f13_what_the_broker_refuses_in_a_release_takes_no_other_outcome_with_it(lab: KafkaLab):
+    """The tasks are not idempotent: an outcome that is not committed by the owner would park its run."""
+    first = await lab.worker(stop_seconds=0.1)
+    names = [name for number in range(PARTITIONS) for name in lab.runs_of(number, 2)]
+    big = names[3]
+    await lab.history.send_all([(name, start("packs", 20_000 if name == big else 10)) for name in names])
+    await until(lambda: len(gate.begun) == len(names))
+    await configure(lab, lab.topics.effect("boxes"), {"max.message.bytes": "30000"})
+    async with first.worker.turn_lock:
+        gate.open.set()
+        await until(lambda: len(first.worker.inbox) == len(names))
+        first.worker.stop()
+        await until(lambda: len(first.worker.turn_lock._waiters or ()) == 2, "the release, beside the next turn")
+    await first.task
+    assert "without a release record" not in message(first)
+    await configure(lab, lab.topics.effect("boxes"), {"max.message.bytes": str(1024 * 1024)})
+    await lab.worker()
+    for name in names:
+        if name != big:
+            assert await lab.history.result(name) == 20
+    error = lab.history.blocked(big)
+    assert error is not None
+    assert error.code == "VALUE_TOO_LARGE"
+    assert len(gate.begun) == len(names)
+
+
+@kafka_case(app)
+async def test_f03_a_release_that_was_cut_off_and_still_commits_holds_up_no_turn(
+    lab: KafkaLab, monkeypatch: pytest.MonkeyPatch
+):
+    """The client's thread stays in the end of its transaction, for as long as the client tries that."""
+    monkeypatch.setattr("streams.runtime.worker._CUT_OFF_SECONDS", 0.2)
+    first = await lab.worker(drain_seconds=0.5)
+    names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
+    await lab.history.send_all([(name, start("asks")) for name in names])
+    for name in names:
+        await lab.history.seen(name, ev.OpScheduled)
+    transactor: Any = first.worker.producer._transactor
+    end, go = transactor._end, threading.Event()
+
+    def late() -> None:
+        go.wait()
+        end()
+
+    transactor._end = late
+    try:
+        await lab.worker(owns=2)
+        assert "without a release record" in message(first)
+        await lab.history.send_all([(name, resume("yes")) for name in names])
+        await lab.history.ended(*names)
+        assert f"going on without having closed the producer {transactor.id}" in message(first)
+    finally:
+        go.set()
 
 
 # -- loss --------------------------------------------------------------------------------------------------------------
@@ -341,7 +417,7 @@ async def test_f05_workers_that_join_and_leave_every_five_seconds_never_fence_ea
     assert all(progress), f"no run ended in an interval: {progress}"
     for running in lab.running:
         assert refusals(running) == []
-        assert "ending the open transaction" not in message(running)
+        assert "left open" not in message(running)
         assert "without" not in message(running)
     checked = await lab.check()
     assert len(checked.effects) == 3 * len(names)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from streams.errors import InDoubt
 from streams.kernel import bodies as ev
 from streams.kernel.events import Event
+from streams.log.kafka.producer import KafkaProducer
 from streams.log.port import GroupSnapshot, NewRecord, Record, Span
 from streams.runtime import owner as owner_module
 from streams.runtime.partition import Partition
@@ -52,7 +54,8 @@ async def die_with(lab: KafkaLab, running: Running, records: Sequence[NewRecord]
 
 async def waits_before_its_claim(lab: KafkaLab, running: Running, partition: int) -> None:
     """It says so after a second, and goes on waiting."""
-    await until(lambda: "ending the open transaction" in message(running))
+    text = f"partition {partition} waits for what its last owner left open: its lease names no producer"
+    await until(lambda: text in message(running))
     await asyncio.sleep(0.3)
     assert partition not in running.owned
     written = await lab.leases(partition, "read_uncommitted")
@@ -306,6 +309,32 @@ async def test_f02_what_an_owner_left_open_before_its_commit_is_ended_and_its_co
     await first.kill()
     second = await lab.worker()
     assert f"ending the open transaction of {dead}" in message(second)
+    assert await lab.history.result(run_id) == "yes"
+
+
+@kafka_case(app)
+async def test_f02_a_claim_of_its_own_that_a_worker_left_in_doubt_is_ended_by_itself(
+    lab: KafkaLab, monkeypatch: pytest.MonkeyPatch
+):
+    """All other partitions are quiet, so no turn looks after the producer before the broker ends it."""
+    commit, ids = KafkaProducer.commit, []
+
+    async def doubtful(
+        self: KafkaProducer, snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]
+    ) -> list[int]:
+        ids.append(self.id)
+        if len(ids) == PARTITIONS:
+            await hang(self, snapshot, records, offsets)
+            leave_open(self)
+            raise InDoubt("planned")
+        return await commit(self, snapshot, records, offsets)
+
+    monkeypatch.setattr(KafkaProducer, "commit", doubtful)
+    running = await lab.worker(sweep_seconds=600.0)
+    assert f"ending the open transaction of {ids[0]}" in message(running)
+    assert running.worker.producer.id != ids[0]
+    run_id = await waiting_run(lab, 2)
+    await lab.history.send(run_id, resume("yes"))
     assert await lab.history.result(run_id) == "yes"
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from streams import App, Context, Retry, TaskContext
-from streams.errors import LogDamaged, UsageError
+from streams.errors import LogDamaged, LogUnavailable, SendRefused, UsageError
 from streams.kernel import bodies as ev
 from streams.log.memory.hooks import End, Hooks
-from streams.log.port import NewRecord, TopicPartition, TopicSpec
+from streams.log.port import GroupSnapshot, NewRecord, TopicPartition, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.log.sqlite.rows import PID_SHIFT
 from streams.runtime.inputs import Sweep
@@ -24,13 +24,21 @@ from streams.runtime.worker import PartitionRefused, Worker
 from streams.wire.records import Lease, decode_lease, encode_lease
 from streams.wire.topics import topics_of
 from tests.runtime.checker import records_of
-from tests.runtime.faults import Faults
+from tests.runtime.faults import Faults, nth
 from tests.runtime.history import resume, signal, start, until
 from tests.runtime.lab import PARTITIONS, Lab, Running, case
 
 app = App("owners")
 parcels = app.effect("parcels", int)
 news = app.signal("news", int)
+paid: list[str] = []
+till: list[asyncio.Event] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    paid.clear()
+    till[:] = [asyncio.Event()]
 
 
 @app.task
@@ -67,6 +75,19 @@ async def fails_first(ctx: TaskContext) -> int:
 @app.workflow(version=1)
 async def fails_once(ctx: Context, _: None) -> int:
     return await ctx.run(fails_first)
+
+
+@app.task(idempotent=False)
+async def pay(ctx: TaskContext) -> None:
+    paid.append(ctx.run_id)
+    await till[0].wait()
+
+
+@app.workflow(version=1)
+async def pays(ctx: Context, number: int) -> int:
+    await ctx.run(pay)
+    ctx.emit(parcels, number)
+    return number
 
 
 @case(app)
@@ -150,6 +171,78 @@ async def test_f02_what_a_dead_owner_left_open_is_ended_in_its_name(lab: Lab):
     second = await lab.worker()
     assert "ending the open transaction" in str(second.told.heard("message"))
     assert await lab.history.result("r") == "lost with its owner"
+
+
+class OpenClaim(Hooks):
+    """The answer to the claim of the last partition does not arrive, and its transaction stays open."""
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def end(self, producer: str) -> End:
+        self.ends += 1
+        return "in_doubt_open" if self.ends == PARTITIONS else "commit"
+
+
+@case(app, "memory")
+async def test_f02_a_claim_of_its_own_that_a_worker_left_open_is_ended_by_itself(lab: Lab):
+    """All other partitions are quiet, so no turn looks after the producer."""
+    hooks = lab.log._store.hooks = OpenClaim()
+    running = await lab.worker(sweep_seconds=600.0)
+    assert hooks.ends > PARTITIONS
+    assert "ending the open transaction of owners/w1/1" in str(running.told.heard("message"))
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+async def test_f03_a_producer_that_does_not_close_holds_up_no_turn(lab: Lab):
+    running = await lab.worker(faults=Faults(nth("in doubt, not done", PARTITIONS + 1)))
+
+    async def never() -> None:
+        await asyncio.sleep(3600)
+
+    running.worker.producer.close = never  # type: ignore[method-assign]
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+    assert "going on without having closed the producer owners/w1/1" in str(running.told.heard("message"))
+
+
+@case(app)
+@pytest.mark.parametrize("named", [True, False])
+async def test_f03_a_record_that_is_refused_in_a_release_blocks_its_run_and_no_other(lab: Lab, named: bool):
+    """What is finished would be unknown to the next owner, which parks it: the task is not idempotent."""
+    first = await lab.worker(stop_seconds=0.1)
+    names = [f"r{number}" for number in range(8)]
+    await lab.history.send_all([(name, start("pays", number)) for number, name in enumerate(names)])
+    await until(lambda: sorted(paid) == names)
+    commit = first.worker.producer.commit
+    poison = f"{lab.topics.effect('parcels')}", names[3].encode()
+
+    async def refusing(snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]) -> list[int]:
+        for index, record in enumerate(records):
+            if (record.topic, record.key) == poison:
+                raise SendRefused("too large for its topic", index if named else None)
+        return await commit(snapshot, records, offsets)
+
+    first.worker.producer.commit = refusing  # type: ignore[method-assign]
+    async with first.worker.turn_lock:
+        till[0].set()
+        await until(lambda: len(first.worker.inbox) == len(names))
+        first.worker.stop()
+        await until(lambda: len(first.worker.turn_lock._waiters or ()) == 2, "the release, beside the next turn")
+    await first.task
+    assert first.told.heard("run_blocked", names[3])
+    assert "without a release record" not in str(first.told.heard("message"))
+    for number in range(PARTITIONS):
+        assert (await lease_of(lab, number)).released
+    await lab.worker()
+    for number, name in enumerate(names):
+        if number != 3:
+            assert await lab.history.result(name) == number
+    assert lab.history.blocked(names[3]) is not None
+    assert lab.history.bodies(names[3], ev.OpParked) == []
+    assert sorted(paid) == names
 
 
 class Late(Hooks):
@@ -272,6 +365,54 @@ async def test_f21_commands_that_go_away_just_before_they_are_read_cause_no_spin
     assert asked == [2, 2, 2]
     await lab.history.start("steps", "r", 1)
     assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+async def test_f21_a_partition_that_begins_anew_waits_for_the_turn_under_way(lab: Lab):
+    """Its ends, found beside a commit that writes for it, would be too early."""
+    running = await lab.worker(retry_refused_seconds=0.05)
+    member, worker = running.worker.member, running.worker
+    resume_member = member.resume
+    locked = asyncio.Event()
+
+    async def damaged(partition: int, offset: int) -> None:
+        if not locked.is_set():
+            await worker.turn_lock.acquire()
+            locked.set()
+            raise LogDamaged("the commands are gone")
+        await resume_member(partition, offset)
+
+    member.resume = damaged  # type: ignore[method-assign]
+    await worker.owner.again({2: worker.member.snapshot().owned[2]})
+    await locked.wait()
+    await asyncio.sleep(0.1)
+    assert running.told.heard("partition", 2, "refused") == []
+    worker.turn_lock.release()
+    await until(lambda: running.told.heard("partition", 2, "refused"))
+    await running.owns(4)
+    await lab.history.start("steps", "r", 1)
+    assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+async def test_commands_that_cannot_be_had_yet_are_told_of_once(lab: Lab):
+    running = await lab.worker()
+    member = running.worker.member
+    resume_member = member.resume
+    asked: list[int] = []
+
+    async def away(partition: int, offset: int) -> None:
+        asked.append(partition)
+        if len(asked) < 4:
+            raise LogUnavailable("no broker")
+        await resume_member(partition, offset)
+
+    member.resume = away  # type: ignore[method-assign]
+    await running.worker.owner.again({2: member.snapshot().owned[2]})
+    await until(lambda: len(asked) == 4)
+    said = [told[1] for told in running.told.heard("message") if "waits for its commands" in told[1]]
+    assert said == ["partition 2 waits for its commands: no broker"]
+    await running.owns(4)
 
 
 @case(app, "memory")

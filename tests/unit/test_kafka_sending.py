@@ -30,4 +30,4 @@ def test_a_success_without_an_offset_proves_nothing() -> None:
     reports.expect(0)(None, Message(None))
     with pytest.raises(LogUnavailable, match="without an offset"):
         reports.check([NewRecord("orders", 0, b"k", b"v")])
-    assert not reports.all_from_broker, "the client does not know where it stands, and is not used again"
+    assert not reports.all_taken, "the client does not know where it stands, and is not used again"

@@ -57,7 +57,13 @@ def test_the_table_of_commands_has_all_fields():
 
 
 def test_the_topics_are_those_of_an_app():
-    kept = {"-1": "for good", str(7 * DAY_MS): "7 days", str(30 * DAY_MS): "30 days", None: "compacted"}
+    kept = {
+        "-1": "for good",
+        str(7 * DAY_MS): "7 days",
+        str(30 * DAY_MS): "30 days",
+        str(DAY_MS // 24): "1 hour",
+        None: "compacted",
+    }
     told = {topic: kept_ for topic, _, _, _, kept_ in page.table("topic", "yours to", "key", "value", "kept")}
     topics = topics_of("APP", ["NAME"])
     assert told == {name: kept[settings.get("retention.ms")] for name, settings in topics.settings().items()}

@@ -78,6 +78,7 @@ class KafkaProducer:
                 await other.close()
 
     async def close(self) -> None:
-        """Free the client."""
+        """Free the client. A commit that still runs is not ended by it any more."""
         self.closed = True
+        self._transactor.give_up()
         await self._lane.close(self._transactor.close, CLOSE_SECONDS + INIT_SECONDS)

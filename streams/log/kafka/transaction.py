@@ -71,6 +71,7 @@ class Transactor:
         """Set by anybody when the brokers were away: the client may never find its coordinators again."""
         self._make = make
         self._on_step = on_step
+        self._given_up = False
         self._client: Any = None
         self.patience = Patience()
 
@@ -81,6 +82,7 @@ class Transactor:
         deadline = time.monotonic() + INIT_SECONDS
         client = self._make()
         while True:
+            self._require_usable()  # a turn that nobody waits for must not take back the id that was settled
             try:
                 self.patience.within(_CALL_SECONDS, client.init_transactions, _CALL_SECONDS)
                 break
@@ -89,6 +91,7 @@ class Transactor:
                 if error.fatal() or not error.retriable() or time.monotonic() > deadline:
                     raise sort(error, f"initialising the transactional id {self.id}") from raised
                 time.sleep(_PAUSE_SECONDS)
+        self._require_usable()
         self._client = client
         self._move(State.READY)
 
@@ -129,7 +132,8 @@ class Transactor:
             self._move(State.CLOSED)
 
     def give_up(self) -> None:
-        """A call does not return. Should it do so after all, nothing is ended any more. From any thread."""
+        """Nobody waits for this one any more. What still runs takes no id and ends nothing. From any thread."""
+        self._given_up = True
         if self.state is State.READY:
             self._move(State.IN_DOUBT)
 
@@ -140,6 +144,8 @@ class Transactor:
             raise Fenced(f"the producer {self.id} was fenced before: make another one")
         if self.state in (State.IN_DOUBT, State.CLOSED):
             raise ValueError(f"the producer {self.id} is {self.state.value}: make another one")
+        if self._given_up:
+            raise ValueError(f"the producer {self.id} was given up: make another one")
 
     def _send_offsets(self, offsets: list[TopicPartition], group: Any) -> None:
         deadline = time.monotonic() + SEND_SECONDS
