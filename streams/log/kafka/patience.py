@@ -35,3 +35,5 @@ class Patience:
             return call(*args, **kwargs)
         finally:
             self._due = None
+            # A traceback keeps this frame: with it the client would live on, and repeat by itself what was given up.
+            del call, args, kwargs

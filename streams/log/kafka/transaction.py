@@ -89,6 +89,7 @@ class Transactor:
             except RAISED as raised:
                 error = error_of(raised)
                 if error.fatal() or not error.retriable() or time.monotonic() > deadline:
+                    del client
                     raise sort(error, f"initialising the transactional id {self.id}") from raised
                 time.sleep(_PAUSE_SECONDS)
         self._require_usable()
