@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from streams.authoring.app import App
-from streams.cli.loader import load_app
+from streams.cli.loader import load_app, rename
 from streams.cli.logs import exists, open_log
 from streams.cli.parser import Verbs, log_url, whole_number
 from streams.cli.terminal import console, plain, print_json, show
@@ -36,7 +36,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    app = load_app(args.target)
+    app = rename(load_app(args.target), getattr(args, "app", None))
     url = log_url(args)
     if args.action == "check" and not exists(url):
         raise UsageError(f"there is no log at {url}; create one with: streams topics create {args.target} --log {url}")

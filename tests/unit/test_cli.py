@@ -137,6 +137,12 @@ def test_a_mistake_before_the_verb_and_the_verb_after_it(capsys) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_topics_are_those_of_the_name_that_was_given(capsys) -> None:
+    assert run("topics", "create", ORDER, "--app", "other", "--json") == 0
+    assert "other.commands" in (out := capsys.readouterr().out)
+    assert "orders.commands" not in out
+
+
 @pytest.mark.parametrize("argv", [[], ["--help"], ["start", "--help"], ["demo", "-h"], ["--version"]])
 def test_help_goes_to_stdout(argv: list[str], capsys) -> None:
     assert run(*argv) == 0
