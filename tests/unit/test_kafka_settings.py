@@ -92,13 +92,15 @@ def test_a_line_that_is_no_property_is_told(tmp_path):
     ],
 )
 def test_the_client_is_asked_about_the_rest(settings: str, line: str):
-    open_kafka = pytest.importorskip("streams.log.kafka").open_kafka
+    from streams.log.kafka import open_kafka
+
     with pytest.raises(UsageError, match=line):
         asyncio.run(open_kafka(f"kafka://127.0.0.1:1?{settings}"))
 
 
 def test_a_broker_that_is_not_there_is_waited_for_and_then_told():
-    open_kafka = pytest.importorskip("streams.log.kafka").open_kafka
+    from streams.log.kafka import open_kafka
+
     said: list[str] = []
     with pytest.raises(LogUnavailable, match=r"no broker of Kafka answers at 127\.0\.0\.1:1 after"):
         asyncio.run(open_kafka("kafka://127.0.0.1:1?connect_timeout_ms=2500", on_stall=said.append))
