@@ -19,7 +19,7 @@ markers = ["kafka: a broker", "postgres: a database"]
 """
 PLAIN = "def test_plain(): pass\n"
 REAL = "import pytest\n@pytest.mark.kafka\ndef test_real(): pass\n"
-SKIPPED = "import pytest\n@pytest.mark.kafka\ndef test_real(): pytest.skip('no broker')\n"
+SKIPPED = "import pytest\n@pytest.mark.kafka\ndef test_real(): raise pytest.skip.Exception('no broker')\n"
 FAILING = "import pytest\n@pytest.mark.kafka\ndef test_real(): raise ValueError\n"
 
 
