@@ -196,7 +196,7 @@ def _check_letters(history: History, world: Judged) -> Iterator[str]:
 
 
 def _check_effects(history: History, number: int) -> Iterator[str]:
-    """Each effect.emitted has a message with the same content, and each message has its event."""
+    """Each event of an effect has a message with the same content, and each message has its event."""
     emitted: dict[str, tuple[Event, ev.EffectEmitted]] = {}
     for _, event in history.events[number]:
         if isinstance(event.body, ev.EffectEmitted):
