@@ -166,7 +166,7 @@ def _check_applied(number: int, events: Events, leases: Leases) -> Iterator[str]
 
 
 def _check_accepted(history: History, world: Judged) -> Iterator[str]:
-    """What the log has acknowledged is there as it was sent. (That it has an outcome is checked of all.)"""
+    """That a command has an outcome is checked of all; what the log has acknowledged is also there as it was sent."""
     known = {(r.partition, r.offset): r for records in history.commands for r in records}
     for run_id, type_, partition, offset, key, value in world.sent:
         record = known.get((partition, offset))
