@@ -89,9 +89,7 @@ def _plant(edit: Edit) -> list[Swap]:
     after = _codes(compile(source.replace(edit.old, edit.new), path, "exec", dont_inherit=True))
     changed = {name: code for name, code in after.items() if name in before and not _same(before[name], code)}
     swaps = [
-        (function, function.__code__)
-        for function in _functions(module)
-        if function.__code__.co_qualname in changed
+        (function, function.__code__) for function in _functions(module) if function.__code__.co_qualname in changed
     ]
     if not swaps or set(after) - set(before):
         message = f"{edit.new!r} in {edit.module} changes no function that is there"
@@ -119,15 +117,20 @@ def _codes(top: CodeType) -> dict[str, CodeType]:
 
 def _same(one: CodeType, other: CodeType) -> bool:
     """Whether two functions do the same, wherever they stand in the file."""
-    return (one.co_code, one.co_names, one.co_varnames, one.co_freevars) == (
-        other.co_code,
-        other.co_names,
-        other.co_varnames,
-        other.co_freevars,
-    ) and all(
-        _same(mine, yours) if isinstance(mine, CodeType) and isinstance(yours, CodeType) else _equal(mine, yours)
-        for mine, yours in zip(one.co_consts, other.co_consts, strict=False)
-    ) and len(one.co_consts) == len(other.co_consts)
+    return (
+        (one.co_code, one.co_names, one.co_varnames, one.co_freevars)
+        == (
+            other.co_code,
+            other.co_names,
+            other.co_varnames,
+            other.co_freevars,
+        )
+        and all(
+            _same(mine, yours) if isinstance(mine, CodeType) and isinstance(yours, CodeType) else _equal(mine, yours)
+            for mine, yours in zip(one.co_consts, other.co_consts, strict=False)
+        )
+        and len(one.co_consts) == len(other.co_consts)
+    )
 
 
 def _equal(one: object, other: object) -> bool:
