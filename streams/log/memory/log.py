@@ -138,11 +138,11 @@ class MemoryLog:
             found.offsets[partition] = offset
         return before
 
-    def everything(self) -> Iterator[Record]:
-        """All records as they lie there, pending and aborted ones among them."""
+    def everything(self, isolation: Isolation = "read_uncommitted") -> Iterator[Record]:
+        """All records as they lie there, pending and aborted ones among them unless `isolation` leaves them out."""
         for topic in sorted(self._store.topics):
             for log in self._store.logs(topic):
-                yield from log.read(0, log.span("read_uncommitted").end, "read_uncommitted")[0]
+                yield from log.read(0, log.span("read_uncommitted").end, isolation)[0]
 
     def rebalance(self, group: str, topic: str) -> None:
         """Begin a new generation without any change: snapshots taken before the next poll become stale by it."""

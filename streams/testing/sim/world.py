@@ -16,10 +16,11 @@ from typing import Any
 
 from streams.log.memory.hooks import End
 from streams.log.memory.log import MemoryLog
-from streams.log.port import Log, NewRecord
+from streams.log.port import Log, NewRecord, Record
 from streams.observer import Observer
 from streams.runtime import crash
 from streams.runtime.topics import ensure_topics
+from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.clients import Clients
@@ -75,6 +76,8 @@ class World:
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
         self.plans: dict[str, Plan] = {}
         self.sent: list[Accepted] = []
+        self.kept: dict[tuple[str, int], dict[int, Record]] = {}
+        """What a compaction was about to take away, by topic and partition, then by offset."""
         self.violations: list[str] = []
         drawn = draw_faults(
             random.Random(f"{seed}/faults"),  # noqa: S311
@@ -141,6 +144,11 @@ class World:
     def processes(self) -> list[Process]:
         """Those that are alive."""
         return [process for process in self._slots if process is not None and process.alive]
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers of those that are alive."""
+        return [process.worker for process in self.processes]
 
     def later(self, seconds: float, act: Callable[..., Any], *args: Any) -> None:
         """Do something in the world's own name, whoever asks for it."""
