@@ -306,30 +306,34 @@ def run_virtual(coroutine: Coroutine[Any, Any, T], seed: int | str = 0, *, secon
             if loop.errors:
                 raise loop.errors[0]
         finally:
-            loop.end()
-            del loop
             random.setstate(before)
+            with _silent_finalisers():
+                loop.end()
+                del loop
+                gc.collect()
     return value
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Collect nothing before the end, for a finaliser runs code at an instant that no seed decides.
+def _silent_finalisers() -> Iterator[None]:
+    """What the clean-up code of a killed process raises when it is collected is nobody's concern."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
-    What was killed is collected here, and what its clean-up code raises then is nobody's concern.
-    """
+
+@contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Collect nothing by itself, for a finaliser runs code at an instant that no seed decides."""
     enabled, own = gc.isenabled(), gc.get_freeze_count() == 0
     gc.disable()
     gc.freeze()  # what was there before need not be looked through for each of a thousand seeds
     try:
         yield
     finally:
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            gc.collect()
-        finally:
-            sys.unraisablehook = hook
-            if own:
-                gc.unfreeze()
-            if enabled:
-                gc.enable()
+        if own:
+            gc.unfreeze()
+        if enabled:
+            gc.enable()

@@ -13,7 +13,7 @@ from streams.log.port import Batch, Log, Member, NewRecord, Producer
 from streams.runtime.host import Host
 from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
-from streams.testing.sim.faults import Fault
+from streams.testing.sim.faults import LEFT_OPEN, Fault
 from streams.testing.sim.log import SimLog
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _ENDS: dict[str, End] = {
     "commit in doubt, left open": "in_doubt_open",
     "commit in doubt, not done": "in_doubt_aborted",
 }
+_OPEN = ("commit written", "commit fenced")
 _DELAYED_SHARE = 0.25
 _DELAY_SECONDS = 0.004
 
@@ -202,6 +203,8 @@ class Process:
             world.frozen(self, fault.seconds)
             await asyncio.sleep(0)
         else:
+            if where in _OPEN:
+                world.faults.hits[LEFT_OPEN] += 1
             world.killed(self, fault.seconds)
             await _for_ever()
 
