@@ -151,7 +151,10 @@ FAULTS = [
     Fault(
         "attempt_recorded_before_a_slot",
         "Every task is recorded as begun when it is scheduled, though there is no slot for it yet",
-        (Edit("streams.kernel.draft", "if self.slots.get(pool, 0) > 0:", "if True:"),),
+        (
+            Edit("streams.kernel.draft", "if self.slots.get(pool, 0) > 0:", "if True:"),
+            Edit("streams.kernel.draft", "self.slots[pool] -= 1", "self.slots[pool] = self.slots.get(pool, 0) - 1"),
+        ),
     ),
     Fault(
         "dedup_of_committed_state_only",

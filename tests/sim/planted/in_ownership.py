@@ -48,8 +48,8 @@ FAULTS = [
             Edit(
                 "streams.runtime.turns",
                 "        for partition in turn.swept.done:\n",
-                "        fresh = [p for p in turn.partitions.values() if p.stamp is None and p not in turn.swept.done]\n"
-                "        for partition in [*turn.swept.done, *fresh]:\n",
+                "        fresh = [p for p in turn.partitions.values() if p.stamp is None]\n"
+                "        for partition in dict.fromkeys([*turn.swept.done, *fresh]):\n",
             ),
         ),
     ),
@@ -161,15 +161,22 @@ FAULTS = [
     ),
     Fault(
         "outcome_of_another_incarnation_taken",
-        "Attempts go on when their partition is lost, and their outcomes count when it comes back",
+        "Attempts go on when their partition is lost, and their outcomes wait until it comes back and count then",
         (
             Edit(_OWNER, "        worker.dispatcher.abandon({partition.number})\n", ""),
-            Edit(_OWNER, "        worker.take_finished({partition.number})\n", ""),
             Edit(
                 "streams.runtime.worker",
                 "        self.inbox.put([item])\n",
                 "        now = self.owner.partitions.get(item.partition.number)\n"
-                "        self.inbox.put([item if now is None or isinstance(item, Damage) else item._replace(partition=now)])\n",
+                "        known = now is not None and not isinstance(item, Damage)\n"
+                "        self.inbox.put([item._replace(partition=now) if known else item])\n",
+            ),
+            Edit(
+                "streams.runtime.inbox",
+                "            if not partition.running or owned.get(partition.number) != partition.incarnation:\n",
+                '            if partition.state.value == "restoring":\n'
+                "                self._held.append(item)\n"
+                "            elif not partition.running or owned.get(partition.number) != partition.incarnation:\n",
             ),
         ),
     ),
@@ -180,7 +187,8 @@ FAULTS = [
             Edit(
                 _OWNER,
                 '        """Somebody else owns them: publish nothing, stop the tasks, forget everything."""\n',
-                '        """Somebody else owns them: publish nothing, stop the tasks, forget everything."""\n        return\n',
+                '        """Somebody else owns them: publish nothing, stop the tasks, forget everything."""\n'
+                "        return\n",
             ),
             Edit(
                 "streams.log.memory.group",
@@ -211,7 +219,9 @@ FAULTS = [
         (
             Edit(
                 _RESTORE,
-                "        partition.runs.pop(event.run_id, None)\n        damaged.pop(event.run_id, None)\n        return shown\n",
+                "        partition.runs.pop(event.run_id, None)\n"
+                "        damaged.pop(event.run_id, None)\n"
+                "        return shown\n",
                 "        return shown\n",
             ),
         ),
@@ -222,7 +232,10 @@ FAULTS = [
         (
             Edit(
                 _RESTORE,
-                "        if record.value is None:\n            latest.pop(record.key, None)\n        else:\n            latest[record.key] = record\n",
+                "        if record.value is None:\n"
+                "            latest.pop(record.key, None)\n"
+                "        else:\n"
+                "            latest[record.key] = record\n",
                 "        latest[record.key] = record\n",
             ),
         ),
