@@ -29,7 +29,7 @@ _ENDS: dict[str, End] = {
     "commit in doubt, not done": "in_doubt_aborted",
 }
 _OPEN = ("commit written", "commit fenced")
-_DELAYED_SHARE = 0.25
+_DELAYED_SHARE = 0.15
 _DELAY_SECONDS = 0.004
 
 

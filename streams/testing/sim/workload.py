@@ -27,6 +27,8 @@ from streams.wire.topics import Topics
 __all__ = ["Accepted", "Load", "Plan", "Setting", "make_app", "plan", "settings_of"]
 
 _AGAIN_SECONDS = 0.3
+_NAP_SECONDS = 0.01
+"""Clients look at several events at once, and are slower than the log."""
 _OPERATOR = "operator"
 """Stands for what an operator says after a look at the provider."""
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
@@ -133,6 +135,7 @@ class Load:
                 wait = self._heap[0][0] - now if self._heap else 1.0
                 for record in await reader.read(500, min(wait, 1.0)):
                     self._take(record.value or b"")
+                await asyncio.sleep(_NAP_SECONDS)
         finally:
             for task in self._tasks:
                 task.cancel()
