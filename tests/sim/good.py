@@ -51,6 +51,7 @@ class GoodWorld:
         self.plans: dict[str, Plan] = {}
         self.sent: list[Accepted] = []
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
+        self.calm_us: int | None = self.clock.now_us()
         self.workers: list[Worker] = []
         self.rng = random.Random(seed)
         self.tasks: list[asyncio.Task[None]] = []

@@ -17,6 +17,8 @@ from streams.testing.sim.invariants import check, check_lives
 from streams.testing.sim.model import KINDS, Plan, draw
 from streams.wire.records import Damaged, decode_event, encode_checkpoint, encode_event
 from tests.sim.good import PARTITIONS, GoodWorld
+from tests.sim.planted.faults import FAULTS
+from tests.sim.planted.planting import planted
 from tests.sim.spoiled import Spoiled, take
 
 SETTINGS = WorkerSettings(
@@ -386,6 +388,18 @@ def a_timer_that_fires_early(s: Spoiled) -> None:
     s.change(found, due=found[2].at + 10**12)
 
 
+@spoils("µs after its time")
+def a_timer_that_fires_late(s: Spoiled) -> None:
+    found = s.find("nap", ev.TimerFired)
+    found[0][found[1]] = found[0][found[1]]._replace(timestamp=found[0][found[1]].timestamp + 4_000)
+
+
+@spoils("still ran")
+def a_release_that_forgets_an_attempt(s: Spoiled) -> None:
+    found = s.find("chain", ev.AttemptReturned)
+    s.change(found, body=ev.AttemptNoted(found[2].body.op, found[2].body.attempt, b"1"))
+
+
 @spoils("was the last")
 def the_outcome_of_another_attempt(s: Spoiled) -> None:
     s.change(s.find("chain", ev.OpCompleted), attempt=5)
@@ -583,6 +597,13 @@ def test_spoiled(name: str, spoiled: Spoiled):
     spoil(spoiled)
     wrong = spoiled.wrong()
     assert any(text in line for line in wrong), wrong
+
+
+def test_a_fold_that_counts_attempts_otherwise(spoiled: Spoiled):
+    """No record can spoil this one: it is the fold itself that is wrong."""
+    with planted(FAULTS["handed_back_attempt_counts"]):
+        wrong = spoiled.wrong()
+    assert any("leaves 1 attempts as used up, and it was 0" in line for line in wrong), wrong
 
 
 # -- memory ------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ KINDS: dict[str, _Kind] = {
     "graceful stop": _Kind(4, 1, (0.0, 0.5, 2.0)),
     # processes that stand still
     "freeze at a random instant": _Kind(3, 1, (0.3, 1.0, 3.0, 6.0)),
-    "freeze in a commit": _Kind(5, 8, (0.3, 1.0, 3.0, 6.0), _stage),
+    "freeze in a commit": _Kind(5, 8, (0.3, 2.5, 3.0, 3.5, 6.0), _stage),
     # ownership
     "membership lost": _Kind(3, 1, (0.0,)),
     "needless rebalance": _Kind(3, 1, (0.0,)),

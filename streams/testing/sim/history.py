@@ -50,6 +50,9 @@ class Judged(Protocol):
     kept: dict[Place, dict[int, Record]]
     """Records of compacted topics as `remember` has met them before a compaction took them away."""
 
+    calm_us: int | None
+    """The true time from which on nothing went wrong any more."""
+
     @property
     def workers(self) -> Sequence[Worker]:
         """Those that are alive."""

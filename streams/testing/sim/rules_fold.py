@@ -25,6 +25,8 @@ from streams.wire.records import Damaged, encode_checkpoint
 
 __all__ = ["Folds", "replayed"]
 
+_LATE_US = 3_500_000
+"""How late a timer may fire when nothing goes wrong any more: ends of transactions may still be on their way."""
 _OF_ATTEMPT = (ev.OpCompleted, ev.OpFailed, ev.AttemptFailed, ev.AttemptReturned, ev.AttemptNoted)
 
 
@@ -47,6 +49,12 @@ class Folds:
         self._definitions = AppDefinitions(world.app)
         self._codec = make_codec(world.app.annotations, world.app.named_types)
         self._last: dict[str, Event] = {}
+        self._calm_us = world.calm_us
+        self._claims: dict[tuple[int, int], int] = {}
+        """When each epoch began, in milliseconds."""
+        for number, leases in enumerate(history.leases):
+            for record, lease in leases:
+                self._claims.setdefault((number, lease.epoch), record.timestamp)
         self._returned: dict[tuple[str, str], int] = {}
         """Attempts of each op that do not count."""
 
@@ -60,15 +68,29 @@ class Folds:
         for record, state in self._history.checkpoints[number]:
             yield from self._note_checkpoint(record, state, left)
         places: dict[str, list[tuple[int, int]]] = {}
+        released = {lease.epoch for _, lease in self._history.leases[number] if lease.released}
+        epoch, mine = 0, set[str]()
         for record, event in events:
+            if event.epoch != epoch:
+                if epoch in released:
+                    yield from self._check_release(number, epoch, mine)
+                epoch = event.epoch
             if event.seq is None or event.run_id in self.broken:
                 continue
+            mine.add(event.run_id)
             places.setdefault(event.run_id, []).append((event.seq, record.offset))
             yield from self._fold(record, event, left)
         for (run_id, seq), (record, _) in left.items():
             if run_id not in self.broken and seq > 0:
                 yield f"the checkpoint of run {run_id} at {number}/{record.offset}, seq {seq}, has no event"
         yield from self._check_cover(number, places)
+
+    def _check_release(self, number: int, epoch: int, run_ids: set[str]) -> Iterator[str]:
+        """What was given up in good order left no attempt behind as running: it would look like one that died."""
+        for run_id in sorted(run_ids & set(self.runs)):
+            running = [op.id for op in self.runs[run_id].ops.values() if op.phase is OpPhase.RUNNING]
+            if running:
+                yield f"partition {number} was released under epoch {epoch}, and {running} of run {run_id} still ran"
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -168,14 +190,24 @@ class Folds:
         if op is None:
             return
         name = f"{where(record, event)}, op {op.id} ({op.name})"
-        if isinstance(body, ev.TimerFired) and event.at < (op.due or 0):
-            yield f"{name} fired {(op.due or 0) - event.at} µs before its time"
+        if isinstance(body, ev.TimerFired):
+            yield from self._check_timer(name, record, event, op)
         if isinstance(body, (*_OF_ATTEMPT, ev.InputHeld)) and op.kind == "task":
             yield from _check_attempt(name, event, body, op)
         if op.kind == "task":
             task = self._app.task_named(op.name)
             if task is not None:
                 yield from self._check_policy(name, event, before, op, task)
+
+    def _check_timer(self, name: str, record: Record, event: Event, op: OpState) -> Iterator[str]:
+        """Never early; and once nothing goes wrong any more, soon after its time or after somebody owns its run."""
+        due, calm = op.due or 0, self._calm_us
+        if event.at < due:
+            yield f"{name} fired {due - event.at} µs before its time"
+        claimed = self._claims.get((record.partition, event.epoch), 0) * 1000
+        late = record.timestamp * 1000 - max(due, calm or 0, claimed)
+        if calm is not None and late > _LATE_US:
+            yield f"{name} fired {late} µs after its time"
 
     def _check_policy(self, name: str, event: Event, before: Run, op: OpState, task: Task[Any, Any]) -> Iterator[str]:
         """The budget is kept, a back-off is waited for, and what may have happened is never repeated blindly."""
@@ -185,6 +217,11 @@ class Folds:
         most = policy.max_attempts * (2 if task.reconcile is not None else 1)
         if isinstance(body, ev.AttemptReturned):
             self._returned[key] = self._returned.get(key, 0) + 1
+        now = self.runs[before.run_id].ops.get(op.id)
+        if isinstance(body, (ev.AttemptFailed, ev.AttemptReturned)) and now is not None:
+            spent = op.attempt - self._returned.get(key, 0)
+            if now.spent != spent:
+                yield f"{name} leaves {now.spent} attempts as used up, and it was {spent}"
         if isinstance(body, (ev.AttemptFailed, ev.AttemptReturned)) and blind:
             yield f"{name} is tried again, and nobody knows whether it has happened"
         elif isinstance(body, ev.AttemptStarted):

@@ -105,6 +105,8 @@ class World:
         )
         self.faults = Faults(drawn, only)
         self.calm = False
+        self.calm_us: int | None = None
+        """Since when nothing goes wrong any more."""
         self._story = story
         self._slots: list[Process | None] = [None] * options.workers
         self._by_actor: dict[Actor, Process] = {}
@@ -152,6 +154,7 @@ class World:
         """No more faults: clocks are right, the log is there, everybody lives."""
         self.told("world", lambda: "from here on nothing goes wrong any more")
         self.calm = True
+        self.calm_us = self.clock.now_us()
         self.faults.calm()
         self.striker.calm_down()
         for process in self.processes:
