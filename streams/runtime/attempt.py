@@ -178,7 +178,7 @@ class Attempt:
             with suppress(RuntimeError):  # the loop is closed: the worker is gone, and nobody asks any more
                 loop.call_soon_threadsafe(settle, value, error)
 
-        threading.Thread(target=work, name=f"task {self.task.name}", daemon=True).start()
+        self.engine.host.start_thread(work, f"task {self.task.name}")
         return await future
 
     # -- ends ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from streams.kernel.driver import Driver
 from streams.log.port import Headers, TopicInfo
 from streams.observer import Observer
 from streams.runtime.guard import DriveGuard, DriveTooLong
+from streams.runtime.host import Host
 from streams.runtime.marks import marks_of
 from streams.runtime.partition import Hot
 from streams.runtime.settings import WorkerSettings
@@ -37,6 +37,7 @@ class Engine:
         settings: WorkerSettings,
         observer: Observer,
         clock: Clock,
+        host: Host,
     ) -> None:
         self.app = app
         self.definitions = AppDefinitions(app)
@@ -46,7 +47,8 @@ class Engine:
         self.settings = settings
         self.observer = observer
         self.clock = clock
-        self.entropy = secrets.token_bytes(16)
+        self.host = host
+        self.entropy = host.random_bytes(16)
         self.partitions = settings.partitions
         """The partition count of the topics as they are."""
         self.marks: Headers = ()
@@ -55,7 +57,7 @@ class Engine:
         """What was said of the topics at the start, and need not be said again."""
         self.stub_seconds = settings.stub_kept_seconds
         self.guard = DriveGuard(settings.drive_seconds)
-        self.skew = ClockGuard(topics, settings, observer)
+        self.skew = ClockGuard(topics, settings, observer, clock)
         self._lives: OrderedDict[Hot, None] = OrderedDict()
         self._unclosed: list[Driver] = []
 

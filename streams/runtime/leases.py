@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
 from streams.log.port import NewRecord
 from streams.runtime.engine import Engine
 from streams.runtime.partition import Partition
@@ -25,14 +22,14 @@ def lease_record(
         owner=engine.owner,
         epoch=partition.epoch,
         transactional_ids=ids,
-        address=engine.settings.address or socket.gethostname(),
+        address=engine.settings.address or engine.host.name,
         applied=applied,
         tail=partition.tail(),
         topic_id=partition.topic_id,
         claimed_at=now,
         released=released,
-        host=socket.gethostname(),
-        pid=os.getpid(),
+        host=engine.host.name,
+        pid=engine.host.pid,
     )
     key = str(partition.number).encode()
     return NewRecord(engine.topics.leases, partition.number, key, encode_lease(lease), engine.marks)

@@ -39,7 +39,7 @@ class Owner:
         self._worker = worker
         self.partitions: dict[int, Partition] = {}
         self._acquiring: dict[int, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         """Also of partitions that are closed already: a commit under way outlives the cancellation for a while."""
 
     # -- what the group says -------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ class Owner:
             self.close(old)
         partition = self.partitions[number] = Partition(number, incarnation)
         task = self._acquiring[number] = asyncio.create_task(self._acquire_until_done(partition, refused))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._acquire_ended)
 
     def _acquire_ended(self, task: asyncio.Task[None]) -> None:
         """What no branch of an acquisition knows is a mistake in the program: silent, the partition would hang."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._worker.fail(error)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
+from streams.clock import Clock
 from streams.errors import LogDamaged
 from streams.log.port import Log, TopicPartition
 from streams.observer import Observer
@@ -34,10 +34,11 @@ def ahead_seconds(stamp: Stamp, appended_ms: int) -> float:
 class ClockGuard:
     """Compares at each lease that this worker writes: the log gave it a time, which is told when it is read back."""
 
-    def __init__(self, topics: Topics, settings: WorkerSettings, observer: Observer) -> None:
+    def __init__(self, topics: Topics, settings: WorkerSettings, observer: Observer, clock: Clock) -> None:
         self._topics = topics
         self._settings = settings
         self._observer = observer
+        self._clock = clock
         self._warned = -math.inf
 
     async def check(self, log: Log, partition: Partition) -> None:
@@ -64,9 +65,9 @@ class ClockGuard:
         )
         if abs(ahead) > settings.clock_refuse_seconds:
             return f"partition {number}: {text}; over {settings.clock_refuse_seconds:g} s nothing is served"
-        if time.monotonic() > self._warned + settings.sweep_seconds / 2:
+        if self._clock.monotonic() > self._warned + settings.sweep_seconds / 2:
             # Partitions are claimed together, and one line is enough for all.
-            self._warned = time.monotonic()
+            self._warned = self._clock.monotonic()
             self._observer.message(text)
         return ""
 
@@ -76,11 +77,11 @@ class ClockGuard:
         found: dict[int, int] = {}
         if not wanted:
             return found
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = self._clock.monotonic() + _PATIENCE_SECONDS
         reader = log.reader(wanted)
         try:
             while any(reader.position(place) <= offset for place, offset in wanted.items()):
-                if time.monotonic() > deadline:
+                if self._clock.monotonic() > deadline:
                     break
                 for record in await reader.read(_CHUNK, _READ_SECONDS):
                     if record.offset == stamps[record.partition].offset:

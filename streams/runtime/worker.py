@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -24,6 +22,7 @@ from streams.runtime import crash
 from streams.runtime.closing import close_producer, drain, leave_group
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
+from streams.runtime.host import Host
 from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
@@ -60,18 +59,20 @@ class Worker:
         settings: WorkerSettings | None = None,
         observer: Observer | None = None,
         clock: Clock | None = None,
+        host: Host | None = None,
         strict: bool = False,
     ) -> None:
-        name = owner or f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
+        host = host or Host()
         self.log = log
         self.engine = Engine(
             app,
             topics_of(app.name, app.effects),
             make_codec(app.annotations, app.named_types),
-            owner=name,
+            owner=owner or f"{host.name}/{host.pid}/{host.random_bytes(3).hex()}",
             settings=settings or WorkerSettings(),
             observer=observer or Observer(),
             clock=clock or SystemClock(),
+            host=host,
         )
         self.turn_lock = TurnLock()
         self.topic_ids: dict[str, str] = {}
@@ -96,7 +97,8 @@ class Worker:
         engine = self.engine
         await at_start(engine, lambda: prepare_topics(self))
         crash.install_from(os.environ)
-        engine.guard.start()
+        if engine.host.watched:
+            engine.guard.start()
         async with AsyncExitStack() as stack:
             stack.callback(engine.guard.close)
             if engine.app.lifespan is not None:

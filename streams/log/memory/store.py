@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,6 +51,8 @@ class Store:
         self.hooks = hooks
         self.transaction_timeout = transaction_timeout
         self.news = News()
+        # What the broker does later, it does whatever becomes of the client that it was done for.
+        self._context = contextvars.copy_context()
         self.topics: dict[str, TopicInfo] = {}
         self._logs: dict[str, list[PartitionLog]] = {}
         self._groups: dict[tuple[str, str], Group] = {}
@@ -110,7 +113,9 @@ class Store:
         transaction = Transaction(self._transactions)
         self._ids[transactional_id].last = transaction
         loop = asyncio.get_running_loop()
-        transaction.timer = loop.call_later(self.transaction_timeout, self._expire, transactional_id, transaction)
+        transaction.timer = loop.call_later(
+            self.transaction_timeout, self._expire, transactional_id, transaction, context=self._context
+        )
         return transaction
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
@@ -156,7 +161,8 @@ class Store:
         if delay <= 0:
             self._act(transaction, where, act)
         else:
-            asyncio.get_running_loop().call_later(delay, self._act, transaction, where, act)
+            loop = asyncio.get_running_loop()
+            loop.call_later(delay, self._act, transaction, where, act, context=self._context)
 
     def _act(self, transaction: Transaction, where: Hashable, act: Callable[[], None]) -> None:
         transaction.markers -= 1
