@@ -56,7 +56,7 @@ class Comparer:
     def parked(self, found: Execution) -> list[tuple[str, str, str]]:
         """Ops that need a person now and did not without a crash: run, op with the task's name, and why."""
         return [
-            (run.run_id, f"{op.id} ({op.name})", op.error.code if op.error is not None else "?")
+            (run.run_id, f"{op.name} (op {op.id})", op.error.code if op.error is not None else "?")
             for run in found.runs.values()
             for op in run.ops.values()
             if op.phase is OpPhase.PARKED and not _is_parked(self._base.runs.get(run.run_id), op.id)
@@ -126,10 +126,11 @@ class Comparer:
             if any(isinstance(body, ev.OpWithdrawn) for body in outcomes):
                 continue  # it lost a race, or was not needed any more
             if sides[0] is None or sides[1] is None or sides[0][:3] != sides[1][:3]:
-                yield Difference(run_id, f"op {op}", *(_op(side) for side in sides))
+                name = next(side[1] for side in sides if side is not None)
+                yield Difference(run_id, f"{name} (op {op})", *(_op(side) for side in sides))
                 return
             if self._outcomes_differ(*outcomes):
-                what = f"the outcome of {op} ({sides[0][1]})"
+                what = f"the outcome of {sides[0][1]} (op {op})"
                 yield Difference(run_id, what, *(self._outcome(body) for body in outcomes))
                 return
         others = [_others(execution.events.get(run_id, ())) for execution in (self._base, found)]

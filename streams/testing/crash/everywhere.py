@@ -17,7 +17,7 @@ from streams.testing.crash.scenario import Script
 from streams.testing.crash.world import Execution, World
 from streams.testing.loop import Stuck, run_virtual
 
-__all__ = ["Progress", "crash_everywhere"]
+__all__ = ["Progress", "Runner", "crash_everywhere", "usual_settings"]
 
 W = TypeVar("W")
 Progress = Callable[[int, int], None]
@@ -29,7 +29,7 @@ _SWEEP_SECONDS = 1e8
 _VIRTUAL_SECONDS_MAX = 200_000.0
 
 
-class _Runner:
+class Runner:
     """Everything that the executions have in common."""
 
     def __init__(
@@ -90,10 +90,7 @@ def crash_everywhere(
     Raises what the scenario or the check raises without any crash.
     """
     _refuse_loop()
-    chosen = settings or WorkerSettings(
-        partitions=1, checkpoint_bytes_min=_CHECKPOINT_BYTES, sweep_seconds=_SWEEP_SECONDS
-    )
-    runner = _Runner(app, scenario, resources, check, chosen, seed)
+    runner = Runner(app, scenario, resources, check, settings or usual_settings(), seed)
     base = _without(runner)
     chance = random.Random(seed)  # noqa: S311 - a sample, no secret
     comparer = Comparer(app, base, normal)
@@ -127,6 +124,11 @@ def crash_everywhere(
     )
 
 
+def usual_settings() -> WorkerSettings:
+    """One partition, and no sweeps, which would only lengthen the sleeps of a workflow."""
+    return WorkerSettings(partitions=1, checkpoint_bytes_min=_CHECKPOINT_BYTES, sweep_seconds=_SWEEP_SECONDS)
+
+
 def _refuse_loop() -> None:
     try:
         asyncio.get_running_loop()
@@ -135,7 +137,7 @@ def _refuse_loop() -> None:
     raise UsageError("crash_everywhere brings its own event loop: call it from a plain function, not from a coroutine")
 
 
-def _without(runner: _Runner) -> Execution:
+def _without(runner: Runner) -> Execution:
     """The execution without a crash, which must be right. It shows where a worker can die."""
     base = runner.run()
     if base.error is not None:

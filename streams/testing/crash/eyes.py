@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from streams.client.reading import scan
-from streams.kernel.bodies import OpCompleted, OpFailed
+from streams.kernel.bodies import OpCompleted, OpFailed, OpScheduled
 from streams.kernel.events import Event
 from streams.kernel.evolve import evolve
 from streams.kernel.run import OpPhase, Phase, Run
@@ -36,6 +36,7 @@ class Eyes:
         self._log, self._topics, self._partitions = log, topics, partitions
         self._places = [TopicPartition(topics.events, number) for number in range(partitions)]
         self._reader = log.reader(dict.fromkeys(self._places, 0))
+        self._names: dict[tuple[str, str], str] = {}
         self._waits: list[tuple[Look, str, asyncio.Future[Any]]] = []
 
     async def follow(self) -> None:
@@ -118,11 +119,12 @@ class Eyes:
         if event.seq is not None:
             before = self.runs.get(event.run_id) or Run(event.run_id, event.identity)
             self.runs[event.run_id] = evolve(before, event)
-            self.last = _words(self.runs[event.run_id], event)
+            self.last = self._words(event)
 
-
-def _words(run: Run, event: Event) -> str:
-    """An event for people: its run, its type, and the op with the task's name where its id does not tell it."""
-    op = str(getattr(event.body, "op", "") or "")
-    name = run.ops[op].name if op in run.ops else str(getattr(event.body, "name", ""))
-    return " ".join(part for part in (event.run_id, event.type, op, f"({name})" if name not in op else "") if part)
+    def _words(self, event: Event) -> str:
+        """An event for people: its run, its type, and the name of what it is about."""
+        body, run_id = event.body, event.run_id
+        if isinstance(body, OpScheduled):
+            self._names[run_id, body.op] = body.name
+        name = self._names.get((run_id, str(getattr(body, "op", ""))), getattr(body, "name", ""))
+        return " ".join(part for part in (run_id, event.type, name) if part)

@@ -98,4 +98,4 @@ class Report:
             ops.setdefault((parked.run_id, parked.op, parked.code), []).append(parked.position)
         for (run_id, op, code), positions in ops.items():
             count = f"{len(positions):,} positions, first {positions[0]}"
-            yield f"  no fault: op {op} of {run_id} waits for a person after a crash at {count} ({code})"
+            yield f"  no fault: {op} of {run_id} waits for a person after a crash at {count} ({code})"
