@@ -12,7 +12,7 @@ __all__ = ["CrashTestFailed", "Finding", "Parked", "Report", "Scenario", "crash_
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for: the pytest plugin lies in this package, and must cost nothing where it is not used."""
+    """Load what is asked for: the pytest plugin lies in this package, and is loaded into every run of pytest."""
     if name in __all__:
         return getattr(import_module("streams.testing.crash"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

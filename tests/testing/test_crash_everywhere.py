@@ -26,14 +26,14 @@ def run_good(name: str, **options: Any) -> Report:
 @pytest.mark.parametrize("name", good.SCENARIOS)
 def test_no_crash_changes_a_good_app(name: str) -> None:
     report = run_good(name, points_max=120)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert len(report.positions) > 50
     assert not report.parked
 
 
 def test_two_crashes_in_a_row_change_nothing_either() -> None:
     report = run_good("order", crashes=2, points_max=120)
-    assert report.ok, report
+    assert report.ok, str(report)
     pairs = [position.split("+") for position in report.positions if "+" in position]
     assert len(pairs) == 120
     seconds = {second.partition(":")[0].partition("/")[0] for _, second in pairs}
@@ -52,7 +52,7 @@ def test_a_worker_dies_at_every_point_that_a_memory_log_has() -> None:
     second += [f"task.returned/transfer:1+{point}/transfer:1" for point in ("task.looking_up", "task.looked_up")]
     second += [f"commit.fenced:3+{point}:1" for point in ("settle.before", "settle.after")]
     report = run_good("order", only=second)
-    assert report.ok, report
+    assert report.ok, str(report)
     seen |= {point.partition("+")[2].partition(":")[0].partition("/")[0] for point in report.positions}
     sweeps = {point for point in points.POINTS if point.startswith("sweep.")}
     elsewhere = points.LOG_POINTS - {"commit.begun", "commit.produced", "commit.fenced"}
@@ -92,8 +92,8 @@ def test_a_fault_is_found_where_it_shows(name: str) -> None:
 
     report = run()
     assert not report.ok
-    assert words in str(report), report
-    assert position in report.failed, report
+    assert words in str(report), str(report)
+    assert position in report.failed, str(report)
     again = run(only=position)
     assert again.failed == again.positions == (position,)
     with pytest.raises(CrashTestFailed, match=f"only='{position}'"):
@@ -123,7 +123,7 @@ def test_a_check_that_raises_is_a_finding_and_one_that_is_false_too() -> None:
 
 def test_what_needs_a_person_is_told_and_is_no_fault() -> None:
     report = crash_everywhere(faulty.app, faulty.asking_scenario, resources=faulty.Provider)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert {(parked.run_id, parked.code) for parked in report.parked} == {("run-1", "OUTCOME_UNKNOWN")}
     assert "task.returned/once:1" in {parked.position for parked in report.parked}
     assert "waits for a person" in str(report)
@@ -134,7 +134,7 @@ def test_a_scenario_can_be_the_person() -> None:
         return len(provider.payments)
 
     report = crash_everywhere(faulty.app, faulty.mending_scenario, resources=faulty.Provider, check=paid_once)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert not report.parked
 
 
@@ -157,7 +157,7 @@ def test_several_partitions_and_small_limits() -> None:
 
     settings = WorkerSettings(partitions=3, loop_slots=1, thread_slots=1, live_runs_max=1, checkpoint_bytes_min=1)
     report = run_good("several", settings=settings, points_max=40)
-    assert report.ok, report
+    assert report.ok, str(report)
 
 
 def test_the_lifespan_of_the_app_is_entered_by_each_worker() -> None:
@@ -210,8 +210,10 @@ def test_only_is_a_position(only: str, words: str) -> None:
         run_good("order", only=only)
 
 
-def test_a_position_that_is_not_passed_is_a_finding() -> None:
-    report = run_good("order", only="turn.input:999")
+def test_a_position_that_is_not_passed_is_refused_or_after_a_crash_a_finding() -> None:
+    with pytest.raises(UsageError, match=r"does not pass task\.retuned/pay:1; it does pass task\.returned/pay:1, "):
+        run_good("order", only="task.retuned/pay:1")
+    report = run_good("order", only="turn.input:1+turn.input:999")
     assert "position turn.input:999: without a crash it is passed; with it it was not passed" in str(report)
 
 

@@ -20,7 +20,7 @@ from streams.wire.records import EffectMessage
 __all__ = ["Comparer", "Difference", "Normal"]
 
 Normal = Callable[[Any], Any]
-"""How a value is seen in the comparison, such as without the times in it."""
+"""How a value is seen in the comparison, such as without its times; parts of lists and dicts are given to it too."""
 
 CallId = tuple[str, str, str]
 _SHOWN_CHARS = 200
@@ -191,13 +191,23 @@ class Comparer:
         if before is None or after is None:
             return True
         try:
-            sides = [self._normal(self._values.decode(data)) for data in (before, after)]
+            sides = [_seen(self._values.decode(data), self._normal) for data in (before, after)]
         except ValueUnreadable:
             return True
         return bool(sides[0] != sides[1])
 
     def _shown(self, data: bytes | None) -> str:
         return "none" if data is None else _cut(repr(self._values.codec.to_plain(data)))
+
+
+def _seen(value: Any, normal: Normal) -> Any:
+    """The outcome of a graph's node is a list that begins with its update, so a value may lie inside another."""
+    value = normal(value)
+    if isinstance(value, list):
+        return [_seen(part, normal) for part in value]
+    if isinstance(value, dict):
+        return {name: _seen(part, normal) for name, part in value.items()}
+    return value
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from streams.authoring.app import App
@@ -98,7 +99,7 @@ def crash_everywhere(
     parked: list[Parked] = []
     seconds: list[Plan] = []
     if only is not None:
-        plans = [parse_plan(text) for text in ([only] if isinstance(only, str) else only)]
+        plans = [_known(parse_plan(text), base) for text in ([only] if isinstance(only, str) else only)]
     else:
         plans = list(_plans(base, doubts=doubts))
     plans, left_out = _sample(plans, None if only is not None else points_max, chance)
@@ -169,6 +170,15 @@ def _plans(base: Execution, *, doubts: bool) -> Iterator[Plan]:
             yield (Position(point, count),)
 
 
+def _known(plan: Plan, base: Execution) -> Plan:
+    """Raise UsageError for a first position that the scenario does not pass."""
+    names = [_name(one) for one in _plans(base, doubts=True)]
+    if str(plan[0]) not in names:
+        near = get_close_matches(str(plan[0]), names, 5, 0.1)
+        raise UsageError(f"only={_name(plan)!r}: the scenario does not pass {plan[0]}; it does pass {', '.join(near)}")
+    return plan
+
+
 def _after(found: Execution) -> Iterator[Position]:
     yield from found.passed[1]
     for count in range(1, found.commits[1] + 1):
@@ -192,7 +202,7 @@ def _judge(plan: Plan, found: Execution, comparer: Comparer, findings: list[Find
     name = _name(plan)
     after = found.strikes[-1].last if found.strikes else "nothing"
     if found.missed and found.error is None:
-        text = "it was not passed: the code takes another course each time, or the position is not one of this scenario"
+        text = "it was not passed: the code takes another course each time"
         findings.append(Finding(name, after, "", f"position {found.missed[0]}", "it is passed", text))
         return
     findings += [Finding(name, after, *difference) for difference in comparer.differences(found)]

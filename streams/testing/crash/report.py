@@ -52,7 +52,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All executions. `assert report.ok, report` shows it in a test; `raise_if_failed` does the same."""
+    """All executions. `report.raise_if_failed()` shows it in a test, and so does `assert report.ok, str(report)`."""
 
     workflow: str
     executions: int
