@@ -19,7 +19,7 @@ from streams.testing.crash.calls import Call
 from streams.testing.crash.compare import Comparer
 from streams.testing.crash.everywhere import Runner, usual_settings
 from streams.testing.crash.positions import Position, parse_plan
-from streams.testing.crash.world import Execution, Struck
+from streams.testing.crash.world import Execution, Seen, Struck
 from tests.testing import good_apps as good
 
 RUN = "run-1"
@@ -111,8 +111,8 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "two calls, one crash": (calls_with("pay", "pay", strikes=1), "task pay"),
     "call after the outcome": (calls_with("pay", strikes=1, settled=("pay",)), "task pay (pay/o-1) after its outcome"),
     "not idempotent": (calls_with("transfer", strikes=1), "task transfer"),
-    "check": (lambda found: found._replace(seen=3), "what the check returned"),
-    "error": (lambda found: found._replace(error=AssertionError("x")), "the outcome"),
+    "check": (lambda found: found._replace(seen=Seen(3, "3", same=False)), "what the check returned"),
+    "error": (lambda found: found._replace(errors=[AssertionError("x")]), "an error"),
     "stuck": (lambda found: found._replace(stuck="the end of run-1"), "the end"),
 }
 
@@ -196,5 +196,5 @@ def test_a_death_runs_no_clean_up_code_of_tasks() -> None:
         ("task.returned/tidy:1", ["begin 1", "end 1", "begin 2", "end 2"]),
         ("task.told/tidy:1", ["begin 1", "end 1", "begin 2", "end 2"]),
     ):
-        made = Runner(app, scenario, Desk, lambda desk: list(desk.told), usual_settings(), 0)
-        assert made.run(parse_plan(plan)).seen == told, plan
+        made = Runner(app, scenario, Desk, lambda desk: tuple(desk.told), usual_settings(), 0)
+        assert list(made.run(parse_plan(plan)).seen.value) == told, plan

@@ -248,3 +248,21 @@ def test_it_is_not_called_in_a_coroutine() -> None:
 def test_the_hook_of_the_process_is_free_again() -> None:
     run_good("order", only="turn.input:1")
     assert points._hooks == []
+
+
+def test_what_the_check_returns_is_judged_before_dead_tasks_are_cleaned_up() -> None:
+    app = App("tidy")
+
+    @app.task
+    async def tidy(ctx: TaskContext) -> None:
+        try:
+            await asyncio.sleep(1)
+        finally:
+            ctx.resources.append("cleaned up")
+
+    @app.workflow(version=1)
+    async def work(ctx: Context, _: None) -> None:
+        await ctx.run(tidy)
+
+    report = crash_everywhere(app, start_of(work), resources=list, check=lambda told: told, only="task.waited/tidy:1")
+    assert report.ok, str(report)

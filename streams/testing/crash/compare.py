@@ -65,12 +65,14 @@ class Comparer:
     # -- the whole -----------------------------------------------------------------------------------------------
 
     def _whole(self, found: Execution) -> Iterator[Difference]:
-        if found.error is not None:
-            yield Difference("", "the outcome", "no error", f"{type(found.error).__name__}: {found.error}")
-        elif found.stuck and not self.parked(found):
+        for error in found.errors:
+            yield Difference("", "an error", "none", _cut(f"{type(error).__name__}: {error}"))
+        if found.stuck and not self.parked(found):
             yield Difference("", "the end", "everything came to rest", f"it waits in vain for {found.stuck}")
-        elif not found.stuck and found.seen != self._base.seen:
-            yield Difference("", "what the check returned", repr(self._base.seen), repr(found.seen))
+        elif not found.stuck and not found.errors and not found.seen.same:
+            yield Difference(
+                "", "what the check returned", *(_cut(side.words) for side in (self._base.seen, found.seen))
+            )
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
@@ -211,6 +213,8 @@ def _seen(value: Any, normal: Normal) -> Any:
 
 
 def _cut(text: str) -> str:
+    """One line, and no long one."""
+    text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 

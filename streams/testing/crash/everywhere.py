@@ -15,7 +15,7 @@ from streams.testing.crash.compare import Comparer, Normal
 from streams.testing.crash.positions import DOUBTS, Plan, Position, Probe, parse_plan
 from streams.testing.crash.report import Finding, Parked, Report
 from streams.testing.crash.scenario import Script
-from streams.testing.crash.world import Execution, World
+from streams.testing.crash.world import Execution, Seen, World
 from streams.testing.loop import Stuck, run_virtual
 
 __all__ = ["Progress", "Runner", "crash_everywhere", "usual_settings"]
@@ -42,20 +42,29 @@ class Runner:
         settings: WorkerSettings,
         seed: int,
     ) -> None:
-        self.app, self.script, self.resources, self.check = app, script, resources, check
+        self.app, self.script, self.resources = app, script, resources
         self.settings, self.seed = settings, seed
+        self._check = check
+        self._first: Seen | None = None
 
     def run(self, plan: Plan = ()) -> Execution:
         """One execution in a fresh world."""
         world = World(
-            self.app, self.script, Probe(plan), resources=self.resources, check=self.check, settings=self.settings
+            self.app, self.script, Probe(plan), resources=self.resources, check=self._seen, settings=self.settings
         )
         try:
             return run_virtual(world.run(), self.seed, seconds_max=_VIRTUAL_SECONDS_MAX)
         except Stuck as stuck:
-            return Execution({}, {}, {}, (), (), (), (), (), str(stuck), None, None)
+            return Execution({}, {}, {}, (), (), (), (), (), str(stuck), (), Seen())
         finally:
             world.dispose()
+
+    def _seen(self, resources: Any) -> Seen:
+        """Ask the check. Compared at once, for what a dead worker's tasks clean up later may change the same object."""
+        value = self._check(resources) if self._check is not None else None
+        seen = Seen(value, repr(value), same=self._first is None or bool(value == self._first.value))
+        self._first = self._first or seen
+        return seen
 
 
 def crash_everywhere(
@@ -141,11 +150,11 @@ def _refuse_loop() -> None:
 def _without(runner: Runner) -> Execution:
     """The execution without a crash, which must be right. It shows where a worker can die."""
     base = runner.run()
-    if base.error is not None:
-        raise base.error
+    if base.errors:
+        raise base.errors[0]
     if base.stuck:
         raise UsageError(f"without any crash, the scenario waits in vain for {base.stuck}{_states(base)}")
-    if base.seen is False:
+    if base.seen.value is False:
         raise UsageError("the check returned False without any crash")
     if not base.runs:
         raise UsageError("the scenario has started no run: begin with `await s.start(workflow, input)`")
@@ -201,7 +210,7 @@ def _name(plan: Plan) -> str:
 def _judge(plan: Plan, found: Execution, comparer: Comparer, findings: list[Finding], parked: list[Parked]) -> None:
     name = _name(plan)
     after = found.strikes[-1].last if found.strikes else "nothing"
-    if found.missed and found.error is None:
+    if found.missed and not found.errors:
         text = "it was not passed: the code takes another course each time"
         findings.append(Finding(name, after, "", f"position {found.missed[0]}", "it is passed", text))
         return

@@ -27,7 +27,7 @@ from streams.testing.crash.scenario import Scenario, Script
 from streams.testing.loop import VirtualLoop
 from streams.wire.records import EffectMessage
 
-__all__ = ["Execution", "Struck", "World"]
+__all__ = ["Execution", "Seen", "Struck", "World"]
 
 _LOOK_SECONDS = 0.25
 _STUCK_LOOKS = 200
@@ -47,6 +47,14 @@ class Struck(NamedTuple):
     """The last event of the log, in words."""
 
 
+class Seen(NamedTuple):
+    """What the check has returned, in words too, and whether it is what it was without a crash."""
+
+    value: object = None
+    words: str = ""
+    same: bool = True
+
+
 class Execution(NamedTuple):
     """What has come of it all."""
 
@@ -61,10 +69,9 @@ class Execution(NamedTuple):
     """Positions of the plan that were never reached."""
     stuck: str
     """What was waited for in vain; empty where everything came to rest."""
-    error: Exception | None
-    """What the script, the check or a worker has raised."""
-    seen: object
-    """What the check has returned."""
+    errors: Sequence[Exception]
+    """What a worker, the script and the check have raised."""
+    seen: Seen
 
 
 class _Host(Host):
@@ -100,7 +107,7 @@ class World:
         probe: Probe,
         *,
         resources: Callable[[], Any] | None,
-        check: Callable[[Any], object] | None,
+        check: Callable[[Any], Seen],
         settings: WorkerSettings,
     ) -> None:
         self.calls: list[Call] = []
@@ -114,7 +121,9 @@ class World:
         self._order = count()
         self._workers = 0
         self._stuck = ""
+        self._script_error: Exception | None = None
         self._error: Exception | None = None
+        """What ended a worker."""
 
     async def run(self) -> Execution:
         """Bring everything to rest, stop the worker, and read what the log says."""
@@ -157,16 +166,17 @@ class World:
         try:
             await self._script(Scenario(self))
         except Exception as error:  # noqa: BLE001 - whatever the script raises is a finding
-            self._error = self._error or error
+            self._script_error = error
 
     async def _execution(self) -> Execution:
         effects = await self.eyes.effects()
-        seen: object = None
-        if self._check is not None and self._error is None:
+        seen = Seen()
+        check_error: Exception | None = None
+        if self._error is None:
             try:
                 seen = self._check(self.resources)
             except Exception as error:  # noqa: BLE001 - whatever the check raises is a finding
-                self._error = error
+                check_error = error
         return Execution(
             self.eyes.runs,
             self.eyes.events,
@@ -177,7 +187,7 @@ class World:
             self._probe.commits,
             tuple(self._probe.left),
             self._stuck,
-            self._error,
+            tuple(error for error in (self._error, self._script_error, check_error) if error is not None),
             seen,
         )
 
