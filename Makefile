@@ -1,17 +1,19 @@
 # What a developer does with this repository. `make` alone lists it.
 #
 # Every target makes .venv itself from any Python >= 3.11 (PYTHON=... names one) and leaves it alone while pyproject.toml
-# is unchanged. ARGS=... is passed on: make test ARGS="-k sqlite -x", make demo ARGS="report --approve".
+# is unchanged. ARGS=... is passed on: make test ARGS="-k sqlite -x", make demo ARGS="report --approve". SEEDS=... tells
+# the simulator which histories to live through.
 
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 PYTHON ?=
 ARGS ?=
+SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo kafka-demo test check format bench dist clean
+.PHONY: help install demo kafka-demo test sim check format bench dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -34,6 +36,9 @@ kafka-demo: $(VENV)/.stack ## the same on a real Kafka, started for it and taken
 
 test: $(VENV)/.dev ## run every test
 	@$(PY) -m pytest $(ARGS)
+
+sim: $(VENV)/.plain ## simulate whole clusters with faults: SEEDS=1000, or SEEDS=1-50
+	@$(PY) -m streams.testing.sim --seeds $(SEEDS) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, house rules and the fast tests
 	@$(PY) -m ruff format --check --quiet --output-format concise .

@@ -30,6 +30,7 @@ STEPS = (
     Step("approval", ("approval",), "sqlite", 200, 20),
     Step("fan-out", ("fan-out",), "sqlite", 50, 5),
     Step("loop", ("loop",), "sqlite", 1_000, 100),
+    Step("sim", ("simulated",), "", 1_000, 100),
     Step("kafka-floor", ("kafka-floor",), "kafka", 10_000, 500),
     Step("kafka-200", ("fed",), "kafka", 10_000, 300, 200),
     Step("kafka-2000", ("fed",), "kafka", 20_000, 500, 2_000),
@@ -39,7 +40,7 @@ STEPS = (
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
 )
 
-NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "waiting", "kafka")
+NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "waiting", "sim", "kafka")
 """What can be asked for: the name of a step, or what stands before its number."""
 
 

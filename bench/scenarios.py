@@ -16,6 +16,7 @@ from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
 from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
+from bench.simulated import simulated
 from bench.target import TARGETS, Target
 
 __all__ = ["COURSES", "Task", "run_course", "saturate"]
@@ -176,4 +177,5 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "fed": lambda task: fed(task.folder, task.runs, task.in_flight),
     "restore-checkpoints": lambda task: restore_checkpoints(task.runs),
     "take-over": lambda task: take_over(task.runs),
+    "simulated": lambda task: simulated(task.runs),
 }

@@ -47,7 +47,6 @@ def check_commit(snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets:
 def refuse_unwritable(records: Sequence[NewRecord], topics: Mapping[str, TopicInfo]) -> None:
     """Raise SendRefused for the first record that no retry could ever write."""
     sizes = {name: info.partitions for name, info in topics.items()}
-    compacted = {name for name, info in topics.items() if is_compacted(info)}
     for index, (topic, partition, key, value, headers) in enumerate(records):
         if not 0 <= partition < sizes.get(topic, 0):
             same = [n for n, record in enumerate(records) if record.topic == topic and record.partition == partition]
@@ -55,7 +54,7 @@ def refuse_unwritable(records: Sequence[NewRecord], topics: Mapping[str, TopicIn
                 f"record {index} is for {topic}[{partition}], which does not exist (any more): create it, then retry"
             )
             raise SendRefused(message, index, others=same[1:], code="TOPIC_MISSING")
-        if key is None and topic in compacted:
+        if key is None and is_compacted(topics[topic]):
             raise SendRefused(f"record {index} for the compacted topic {topic} has no key: give it one", index)
         size = (len(key) if key else 0) + (len(value) if value else 0)
         if headers:

@@ -29,6 +29,8 @@ class Group:
         self.generation = 0
         self.offsets: dict[int, int] = {}
         self.pending: dict[int, list[int]] = {}
+        self.settling = object()
+        """Stands for the news of offsets that are pending no more, for which no member has to poll."""
         self._members: dict[str, int] = {}
         self._clients: dict[str, str] = {}
         self._owners = {partition: Owner(None, 0) for partition in range(partitions)}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streams.errors import LogUnavailable, UsageError
 from streams.log.memory.hooks import Hooks
 from streams.log.memory.member import MemoryMember, MemoryReader
 from streams.log.memory.producer import MemoryProducer
 from streams.log.memory.store import Store
-from streams.log.port import Isolation, NewRecord, Span, TopicInfo, TopicPartition, TopicSpec
+from streams.log.port import Isolation, NewRecord, Record, Span, TopicInfo, TopicPartition, TopicSpec
 from streams.log.rules import is_compacted, refuse_unwritable
 
 __all__ = ["MemoryLog", "open_memory"]
@@ -104,7 +104,11 @@ class MemoryLog:
                 found.offsets[partition] = offset
 
     async def compact(self, topic: str) -> None:
-        """Compact now; a tombstone is kept for `delete.retention.ms`, so that a reader under way still meets it."""
+        """Compact now."""
+        self.compact_now(topic)
+
+    def compact_now(self, topic: str) -> None:
+        """Compact; a tombstone is kept for `delete.retention.ms`, so that a reader under way still meets it."""
         logs = self._store.logs(topic)
         info = self._store.topics[topic]
         if not is_compacted(info):
@@ -125,6 +129,20 @@ class MemoryLog:
         for member in found.of_client(client_id):
             found.remove(member)
         self._store.news.add(found)
+
+    def move_offset(self, group: str, topic: str, partition: int, offset: int | None) -> int | None:
+        """Set a group's offset whoever is in it, as after a loss on the broker; return the one that it had."""
+        found = self._store.group(group, topic)
+        before = found.offsets.pop(partition, None)
+        if offset is not None:
+            found.offsets[partition] = offset
+        return before
+
+    def everything(self, isolation: Isolation = "read_uncommitted") -> Iterator[Record]:
+        """All records as they lie there, pending and aborted ones among them unless `isolation` leaves them out."""
+        for topic in sorted(self._store.topics):
+            for log in self._store.logs(topic):
+                yield from log.read(0, log.span("read_uncommitted").end, isolation)[0]
 
     def rebalance(self, group: str, topic: str) -> None:
         """Begin a new generation without any change: snapshots taken before the next poll become stale by it."""

@@ -95,7 +95,8 @@ class MemoryMember:
     async def committed(self, partition: int) -> int | None:
         """The group's offset, once no transaction holds it pending."""
         while self._group.pending.get(partition):
-            await self._store.news.wait({self._group: self._store.news.number(self._group)}, 1.0)
+            settling = self._group.settling
+            await self._store.news.wait({settling: self._store.news.number(settling)}, 1.0)
         return self._group.offsets.get(partition)
 
     async def close(self) -> None:

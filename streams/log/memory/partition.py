@@ -46,13 +46,16 @@ class PartitionLog:
 
     def span(self, isolation: Isolation) -> Span:
         """The committed end stops at the first record whose transaction is still open."""
-        pending = self._open.values() if isolation == "read_committed" else ()
-        return Span(0, min([self._end, *pending]))
+        if isolation == "read_committed" and self._open:
+            return Span(0, min(self._open.values()))
+        return Span(0, self._end)
 
     def read(self, position: int, records_max: int, isolation: Isolation) -> tuple[list[Record], int]:
         """Up to `records_max` records from `position` on, and the position after all that was passed."""
         end = self.span(isolation).end
         found: list[Record] = []
+        if position >= end:
+            return found, position
         for index in range(self._index(position), len(self._entries)):
             offset, record, transaction = self._entries[index]
             if offset >= end:

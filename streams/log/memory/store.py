@@ -153,7 +153,7 @@ class Store:
         if transaction.group is not None:
             delay = self.hooks.offsets_delay(transaction.group.name)
             settle = partial(_settle_offsets, transaction, committed=committed)
-            self._later(delay, transaction, transaction.group, settle)
+            self._later(delay, transaction, transaction.group.settling, settle)
         self.news.wake(transaction)
 
     def _later(self, delay: float, transaction: Transaction, where: Hashable, act: Callable[[], None]) -> None:

@@ -27,6 +27,8 @@ from streams.wire.topics import Topics
 __all__ = ["Accepted", "Load", "Plan", "Setting", "make_app", "plan", "settings_of"]
 
 _AGAIN_SECONDS = 0.3
+_NAP_SECONDS = 0.01
+"""Clients look at several events at once, and are slower than the log."""
 _OPERATOR = "operator"
 """Stands for what an operator says after a look at the provider."""
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
@@ -73,7 +75,7 @@ def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
         inbox_max=rng.choice([10, 10_000]),
         live_runs_max=rng.choice([1, 5, 4_000]),
         checkpoint_bytes_min=rng.choice([1, 500, 4_096]),
-        sweep_seconds=min(rng.choice([0.3, 1.0, 5.0]), age),
+        sweep_seconds=min(rng.choice([0.7, 2.0, 5.0]), age),
         checkpoint_age_seconds=age,
         retry_refused_seconds=1.0,
         clock_warn_seconds=1_000.0,
@@ -133,6 +135,7 @@ class Load:
                 wait = self._heap[0][0] - now if self._heap else 1.0
                 for record in await reader.read(500, min(wait, 1.0)):
                     self._take(record.value or b"")
+                await asyncio.sleep(_NAP_SECONDS)
         finally:
             for task in self._tasks:
                 task.cancel()

@@ -1,0 +1,163 @@
+"""Faults that strike at their time, whatever the processes do just then; the others are laid in wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streams.testing.sim.clients import CLIENTS, OF_CLIENTS
+from streams.testing.sim.faults import Fault
+from streams.testing.sim.process import Process
+
+if TYPE_CHECKING:
+    from streams.testing.sim.world import World
+
+__all__ = ["Striker"]
+
+_LATE_SECONDS = 1.5
+
+
+class Striker:
+    """The hand of the faults in one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._away_until = 0.0
+        self._away: Fault | None = None
+        self._late: tuple[float, Fault] | None = None
+        self._moved: dict[int, tuple[int | None, Fault]] = {}
+        self._at_once: dict[str, Callable[[Fault, Process], None]] = {
+            "kill at a random instant": self._kill,
+            "graceful stop": self._stop,
+            "freeze at a random instant": self._freeze,
+            "membership lost": self._lose,
+            "needless rebalance": self._rebalance,
+            "log away": self._leave_log,
+            "late markers": self._make_late,
+            "group offset moved back": self._move_offset,
+            "group offset moved ahead": self._move_offset,
+            "compaction": self._compact,
+            "clock forward": self._jump,
+            "clock back": self._jump,
+        }
+
+    def strike(self, fault: Fault) -> None:
+        """Its time has come."""
+        world = self._world
+        if world.calm:
+            return
+        act = self._at_once.get(fault.kind)
+        if act is None:
+            world.faults.arm(fault._replace(slot=CLIENTS) if fault.kind in OF_CLIENTS else fault)
+            return
+        there = [one for one in world.processes if not one.actor.frozen]
+        if there:
+            # Where the one that it was drawn for is gone, it hits another.
+            act(fault, next((one for one in there if one.slot == fault.slot), there[0]))
+
+    def calm_down(self) -> None:
+        """The log is there, and its markers are on time."""
+        self._away_until = 0.0
+        self._late = None
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def _kill(self, fault: Fault, process: Process) -> None:
+        self._world.struck(fault, process.name)
+        self._world.killed(process, fault.seconds)
+
+    def _freeze(self, fault: Fault, process: Process) -> None:
+        self._world.struck(fault, f"{process.name} for {fault.seconds:g} s")
+        self._world.frozen(process, fault.seconds)
+
+    def _stop(self, fault: Fault, process: Process) -> None:
+        if process.owns and not process.stopping:
+            self._world.struck(fault, process.name)
+            process.stop(fault.seconds)
+
+    def _jump(self, fault: Fault, process: Process) -> None:
+        seconds = fault.seconds if fault.kind == "clock forward" else -fault.seconds
+        self._world.struck(fault, f"{process.name} by {seconds:+g} s")
+        process.clock.jump(seconds)
+
+    # -- ownership -----------------------------------------------------------------------------------------------
+
+    def _lose(self, fault: Fault, process: Process) -> None:
+        if process.owns:
+            self._world.struck(fault, f"{process.name}, which owned {process.owns}")
+            self._world.expire(process)
+
+    def _rebalance(self, fault: Fault, process: Process) -> None:
+        world = self._world
+        if process.owns:
+            world.struck(fault, f"while {process.name} owns {process.owns}")
+            world.broker.rebalance(world.topics.group, world.topics.commands)
+
+    def _move_offset(self, fault: Fault, process: Process) -> None:
+        """The owner is given up on, so that somebody reads the offset."""
+        del process
+        world, number = self._world, fault.number % self._world.partitions
+        group, topic = world.topics.group, world.topics.commands
+        for owner in world.processes:
+            if number in owner.owns:
+                before = world.broker.move_offset(group, topic, number, None) or 0
+                ahead = fault.kind == "group offset moved ahead"
+                moved = before + fault.number if ahead else (None if fault.number % 2 else before // 2)
+                world.broker.move_offset(group, topic, number, moved)
+                self._moved[number] = (moved, fault)
+                world.expire(owner)
+                return
+
+    def offset_read(self, partition: int, offset: int | None, name: str) -> None:
+        """A new owner has read the group's offset."""
+        moved, fault = self._moved.pop(partition, (None, None))
+        if fault is not None and moved == offset:
+            self._world.struck(fault, f"{name} finds {offset} as the group's offset of partition {partition}")
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def _leave_log(self, fault: Fault, process: Process) -> None:
+        del process
+        self._away, self._away_until = fault, self._world.loop.time() + fault.seconds
+
+    @property
+    def away(self) -> bool:
+        """Whether no broker answers."""
+        return self._world.loop.time() < self._away_until
+
+    def refused_while_away(self) -> None:
+        """An operation was refused because no broker answers."""
+        if self._away is not None:
+            self._world.struck(self._away, f"for {self._away.seconds:g} s")
+            self._away = None
+
+    def _make_late(self, fault: Fault, process: Process) -> None:
+        del process
+        self._late = (self._world.loop.time() + _LATE_SECONDS, fault)
+
+    def marker_seconds_max(self) -> float:
+        """How late an end may be seen because of a fault; 0 where there is none."""
+        if self._late is None:
+            return 0.0
+        until, fault = self._late
+        if self._world.loop.time() >= until:
+            self._late = None
+            return 0.0
+        if fault.number not in self._world.faults.struck:
+            self._world.struck(fault, "ends of transactions take long to be seen")
+        return fault.seconds
+
+    def _compact(self, fault: Fault, process: Process) -> None:
+        del process
+        broker = self._world.broker
+        compacted = (self._world.topics.checkpoints, self._world.topics.leases)
+        before = list(broker.everything("read_committed"))
+        for record in before:
+            if record.topic in compacted:
+                place = (record.topic, record.partition)
+                self._world.kept.setdefault(place, {})[record.offset] = record
+        for topic in compacted:
+            broker.compact_now(topic)
+        gone = len(before) - sum(1 for _ in broker.everything("read_committed"))
+        if gone:
+            self._world.struck(fault, f"{gone} records are gone")

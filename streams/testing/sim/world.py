@@ -1,0 +1,296 @@
+"""The world of one simulation: the log, the workers and their faults, the clients, and what is outside.
+
+A workload and the invariants see it through these attributes: `log` (a handle without faults once the world is calm),
+`topics`, `partitions`, `app`, `settings`, `outside` (what tasks do; it survives every crash), `plans` (the runs by id),
+`sent` (the accepted commands with their offsets), `rng`, `clock` (the true time), `processes` (those that are alive).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streams.kernel.run import Phase
+from streams.log.memory.hooks import End
+from streams.log.memory.log import MemoryLog
+from streams.log.port import Log, NewRecord, Record
+from streams.observer import Observer
+from streams.runtime import crash
+from streams.runtime.topics import ensure_topics
+from streams.runtime.worker import Worker
+from streams.testing.clock import VirtualClock
+from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
+from streams.testing.sim.clients import Clients
+from streams.testing.sim.faults import EVICTED, ZOMBIE, Fault, Faults, draw_faults
+from streams.testing.sim.invariants import check_lives
+from streams.testing.sim.log import Gate, SimHooks, SimLog
+from streams.testing.sim.outside import Outside
+from streams.testing.sim.process import Process
+from streams.testing.sim.story import Story, Teller
+from streams.testing.sim.striking import Striker
+from streams.testing.sim.workload import Accepted, Load, Plan, make_app, plan, settings_of
+from streams.wire.topics import topics_of
+
+__all__ = ["Options", "World"]
+
+SESSION_SECONDS = 2.0
+"""After so long a silence the group gives the partitions of a member to others."""
+TRANSACTION_SECONDS = 4.0
+_LOOKS = 4
+LIVENESS_SECONDS = 180.0
+"""Virtual time after the last fault in which every run must come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The size of a simulation."""
+
+    workers: int = 3
+    partitions: int = 4
+    runs: int = 20
+    seconds: float = 5.0
+    """How long faults strike, in virtual time."""
+    only_runs: tuple[int, ...] | None = None
+    """The places of the runs to start, to make a story shorter; None for all."""
+
+
+class World:
+    """Made inside a virtual loop, for one history."""
+
+    def __init__(
+        self, seed: int, options: Options, *, only: Collection[int] | None = None, story: Story | None = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), "a world lives in virtual time: run it with `run_virtual`"
+        self.loop = loop
+        self.context = contextvars.copy_context()
+        self.seed = seed
+        self.options = options
+        self.partitions = options.partitions
+        self.rng = random.Random(f"{seed}/world")  # noqa: S311 - a seed decides everything
+        self.clock = VirtualClock(loop)
+        self.broker = MemoryLog(clock=self.clock.now_ms, hooks=SimHooks(self), transaction_timeout=TRANSACTION_SECONDS)
+        self.log: Log = SimLog(self.broker.share(), Clients(self))
+        self.outside = Outside(self.clock.now_us, _caller)
+        self.app = make_app(self.outside)
+        self.topics = topics_of(self.app.name, self.app.effects)
+        self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
+        self.plans: dict[str, Plan] = {}
+        self.sent: list[Accepted] = []
+        self.kept: dict[tuple[str, int], dict[int, Record]] = {}
+        """What a compaction was about to take away, by topic and partition, then by offset."""
+        self.violations: list[str] = []
+        drawn = draw_faults(
+            random.Random(f"{seed}/faults"),  # noqa: S311
+            workers=options.workers,
+            seconds=options.seconds,
+        )
+        self.faults = Faults(drawn, only)
+        self.calm = False
+        self._story = story
+        self._slots: list[Process | None] = [None] * options.workers
+        self._by_actor: dict[Actor, Process] = {}
+        self._generations = [0] * options.workers
+        self.striker = Striker(self)
+        self._broker_rng = random.Random(f"{seed}/broker")  # noqa: S311
+
+    # -- the course of a simulation ------------------------------------------------------------------------------
+
+    async def run(self, check: Callable[[World], Any]) -> None:
+        """Live through the faults, then without; `check` returns the invariants that do not hold."""
+        runs = plan(random.Random(f"{self.seed}/plan"), self.options.runs)  # noqa: S311
+        if self.options.only_runs is not None:
+            runs = [run for number, run in enumerate(runs) if number in self.options.only_runs]
+        await ensure_topics(self.broker, self.topics, self.partitions)
+        load = Load(self, runs, random.Random(f"{self.seed}/load"), spread=self.options.seconds / 2)  # noqa: S311
+        crash.install(self._passing)
+        try:
+            for slot in range(self.options.workers):
+                self.later(self.rng.random() * 0.5, self.start, slot)
+            for fault in self.faults.all:
+                self.later(fault.at, self.striker.strike, fault)
+            for _ in range(_LOOKS):
+                self.later(self.rng.random() * self.options.seconds, self._look_at_lives)
+            clients = self.loop.create_task(load.run())
+            await asyncio.sleep(self.options.seconds)
+            self._calm_down()
+            done, _ = await asyncio.wait([clients], timeout=LIVENESS_SECONDS)
+            if done:
+                await clients
+                await self._settle()
+            else:
+                self.violations.append(
+                    f"{LIVENESS_SECONDS:g} s after the last fault these runs have not come to their end: "
+                    f"{', '.join(sorted(load.left)) or 'none, but something is still to be sent'}"
+                )
+            self.violations += await check(self)
+        finally:
+            crash.install(None)
+
+    def _calm_down(self) -> None:
+        """No more faults: clocks are right, the log is there, everybody lives."""
+        self.told("world", lambda: "from here on nothing goes wrong any more")
+        self.calm = True
+        self.faults.calm()
+        self.striker.calm_down()
+        for process in self.processes:
+            process.clock.offset_us = 0
+            self._thaw(process, process.freezes)
+        for slot in range(self.options.workers):
+            self.start(slot)
+
+    async def _settle(self) -> None:
+        """Wait until every command has its outcome and no worker is in the middle of a turn."""
+        deadline = self.loop.time() + LIVENESS_SECONDS
+        while self.loop.time() < deadline:
+            await asyncio.sleep(0.1)
+            if await self._at_rest():
+                return
+        self.violations.append(f"{LIVENESS_SECONDS:g} s after the end of all runs some commands have no outcome")
+
+    async def _at_rest(self) -> bool:
+        served = {n: p for process in self.processes for n, p in process.worker.owner.partitions.items() if p.running}
+        for number in range(self.partitions):
+            end = (await self.broker.span(self.topics.commands, number)).end
+            if number not in served or served[number].applied < end:
+                return False
+        return not any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes)
+
+    def _look_at_lives(self) -> None:
+        """Compare what is live in each worker with a dry replay of its journal."""
+        for process in self.processes:
+            found = list(check_lives(process.worker))
+            self.violations += [f"at {self.loop.time():.4f}, {process.name}: {what}" for what in found]
+            partitions = process.worker.owner.partitions.values()
+            hots = [hot for partition in partitions if partition.running for hot in partition.runs.values()]
+            evicted = (h.live is None and h.run.phase is Phase.ACTIVE and h.run.blocked is None for h in hots)
+            self.faults.hits[EVICTED] += sum(evicted)
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that are alive."""
+        return [process for process in self._slots if process is not None and process.alive]
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers of those that are alive."""
+        return [process.worker for process in self.processes]
+
+    def later(self, seconds: float, act: Callable[..., Any], *args: Any) -> None:
+        """Do something in the world's own name, whoever asks for it."""
+        self.loop.call_later(seconds, act, *args, context=self.context)
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def start(self, slot: int) -> None:
+        """Start a process, unless there is one."""
+        process = self._slots[slot]
+        if process is not None and process.alive:
+            return
+        self._generations[slot] += 1
+        process = Process(self, slot, self._generations[slot])
+        self._slots[slot] = process
+        self._by_actor[process.actor] = process
+        self.told(process.name, lambda: "starts")
+
+    def ended(self, process: Process, task: asyncio.Task[None]) -> None:
+        """A worker has ended by itself: after a stop, or because of something that it cannot mend."""
+        process.over = True
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Dead) or not process.actor.alive:
+            return
+        self.told(process.name, lambda: f"has ended{'' if error is None else f': {error!r}'}")
+        if error is not None or not process.stopping:
+            self.violations.append(f"{process.name} ended by itself: {error!r}")
+        if not process.stopping:
+            self.later(0.1, self.start, process.slot)
+
+    def killed(self, process: Process, seconds: float) -> None:
+        """Kill -9, and another one takes the place after some seconds."""
+        process.actor.kill()
+        self.later(SESSION_SECONDS, self.expire, process)
+        self.later(0.0 if self.calm else seconds, self.start, process.slot)
+
+    def frozen(self, process: Process, seconds: float) -> None:
+        """Stop a process, and let it go on after some seconds."""
+        process.actor.freeze()
+        process.freezes += 1
+        if seconds > SESSION_SECONDS:
+            self.later(SESSION_SECONDS, self._expire_frozen, process, process.freezes)
+        self.later(seconds, self._thaw, process, process.freezes)
+
+    def _thaw(self, process: Process, freezes: int) -> None:
+        if process.alive and process.actor.frozen and process.freezes == freezes:
+            self.told(process.name, lambda: "goes on")
+            if process.expired:
+                self.faults.hits[ZOMBIE] += 1
+            process.expired = False
+            process.actor.thaw()
+
+    def _expire_frozen(self, process: Process, freezes: int) -> None:
+        if process.alive and process.actor.frozen and process.freezes == freezes:
+            process.expired = True
+            self.expire(process)
+
+    def expire(self, process: Process) -> None:
+        """The group takes a member for dead."""
+        self.told("broker", lambda: f"gives up on {process.name}: its session is over")
+        self.broker.expire(self.topics.group, self.topics.commands, process.name)
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def struck(self, fault: Fault, what: str) -> None:
+        """A fault has hit something."""
+        self.faults.strike(fault, self.loop.time())
+        self.told("FAULT", lambda: f"{fault}: {what}")
+
+    def _passing(self, point: str) -> None:
+        process = self._by_actor.get(current_actor())  # type: ignore[arg-type]
+        if process is not None and process.actor.alive:
+            process.passing(point)
+
+    # -- what the broker asks ------------------------------------------------------------------------------------
+
+    def gate(self) -> Gate | None:
+        """The gate of the process that commits."""
+        return self._by_actor.get(current_actor())  # type: ignore[arg-type]
+
+    def offsets_first(self) -> bool:
+        """Either half of a commit may arrive first."""
+        return self._broker_rng.random() < 0.5
+
+    def end(self) -> End:
+        """As the faults of the process have it."""
+        process = self._by_actor.get(current_actor())  # type: ignore[arg-type]
+        return "commit" if process is None else process.end()
+
+    def marker_delay(self) -> float:
+        """Mostly short, and now and then long enough for somebody to grow impatient."""
+        late = self.striker.marker_seconds_max()
+        if late:
+            return self._broker_rng.random() * late
+        return self._broker_rng.random() * 0.03 if self._broker_rng.random() < 0.3 else 0.0
+
+    # -- the story -----------------------------------------------------------------------------------------------
+
+    def told(self, who: str, what: Callable[[], str]) -> None:
+        """Note for the story, if one is told."""
+        if self._story is not None:
+            self._story.add(self.loop.time(), who, what())
+
+    def story_of(self, records: Sequence[NewRecord]) -> str:
+        """What a commit holds."""
+        return "" if self._story is None else self._story.commit(self.topics, records)
+
+    def observer(self, name: str) -> Observer:
+        """Who listens to a worker."""
+        return Observer() if self._story is None else Teller(self, name)
+
+
+def _caller() -> str:
+    actor = current_actor()
+    return actor.name if actor is not None else "nobody"
