@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +35,12 @@ class Call:
 
     def dispose(self) -> None:
         """Close the coroutine of one who died in it, once nobody looks any more at what its clean-up code does."""
-        if self.coroutine is not None:
-            with suppress(RuntimeError, GeneratorExit):
-                self.coroutine.close()
+        coroutine, self.coroutine = self.coroutine, None
+        if coroutine is not None:
+            try:
+                coroutine.close()
+            except BaseException:  # noqa: BLE001 - what it wants to say, nobody hears: its process is gone
+                return
 
 
 def watched(app: App, note: Callable[[Call], None], resources: Callable[[], Any] | None) -> App:
