@@ -31,6 +31,18 @@ def test_no_crash_changes_a_good_app(name: str) -> None:
     assert not report.parked
 
 
+def test_a_worker_that_is_stopped_hands_over_what_runs() -> None:
+    """Those that run for longer than a stop waits are handed back, and begun anew without using up an attempt."""
+    from streams.runtime.settings import WorkerSettings
+
+    settings = WorkerSettings(partitions=1, sweep_seconds=1e8, stop_seconds=0.1)
+    report = run_good("order", settings=settings, only=[f"handover:{number}" for number in range(1, 7)])
+    assert report.ok, str(report)
+    assert len(report.positions) == 6
+    assert "handover:1" in run_good("helped").positions
+    assert not any(position.startswith("handover") for position in run_good("helped", handovers=False).positions)
+
+
 def test_two_crashes_in_a_row_change_nothing_either() -> None:
     report = run_good("order", crashes=2, points_max=120)
     assert report.ok, str(report)
@@ -51,6 +63,7 @@ def test_a_worker_dies_at_every_point_that_a_memory_log_has() -> None:
     second = [f"doubt.open:3+{point}:1" for point in ("turn.undone", *after_doubt)]
     second += [f"task.returned/transfer:1+{point}/transfer:1" for point in ("task.looking_up", "task.looked_up")]
     second += [f"commit.fenced:3+{point}:1" for point in ("settle.before", "settle.after")]
+    second += [f"handover:2+{point}:1" for point in points.POINTS if point.startswith(("release.", "stop."))]
     report = run_good("order", only=second)
     assert report.ok, str(report)
     seen |= {point.partition("+")[2].partition(":")[0].partition("/")[0] for point in report.positions}

@@ -12,7 +12,7 @@ from streams.authoring.app import App
 from streams.errors import UsageError
 from streams.runtime.settings import WorkerSettings
 from streams.testing.crash.compare import Comparer, Normal
-from streams.testing.crash.positions import DOUBTS, Plan, Position, Probe, parse_plan
+from streams.testing.crash.positions import DOUBTS, HANDOVER, Plan, Position, Probe, parse_plan
 from streams.testing.crash.report import Finding, Parked, Report
 from streams.testing.crash.scenario import Script
 from streams.testing.crash.world import Execution, Seen, World
@@ -55,7 +55,7 @@ class Runner:
         try:
             return run_virtual(world.run(), self.seed, seconds_max=_VIRTUAL_SECONDS_MAX)
         except Stuck as stuck:
-            return Execution({}, {}, {}, (), (), (), (), (), str(stuck), (), Seen())
+            return Execution({}, {}, {}, (), (), (), (), (), (), str(stuck), (), Seen())
         finally:
             world.dispose()
 
@@ -76,6 +76,7 @@ def crash_everywhere(
     only: str | Iterable[str] | None = None,
     crashes: int = 1,
     doubts: bool = True,
+    handovers: bool = True,
     points_max: int | None = None,
     seed: int = 0,
     normal: Normal = lambda value: value,
@@ -92,10 +93,10 @@ def crash_everywhere(
     app's own lifespan is entered. `check` gets that world at the end: what it raises is a finding, and so is what it
     returns where that is not equal to what it returned without a crash.
 
-    `doubts`: also lose the answer to every commit, in three ways. `crashes=2`: also let a second worker die, at
-    sampled pairs of points. `points_max` samples where there are more; `seed` decides which. `only` repeats positions
-    of a report. `normal` is how results, payloads and outcomes are seen when they are compared. `settings` are the
-    worker's; one partition unless they say otherwise.
+    `doubts`: also lose the answer to every commit, in three ways. `handovers`: also stop the worker gracefully after
+    every turn. `crashes=2`: also let a second worker die, at sampled pairs of points. `points_max` samples where there
+    are more; `seed` decides which. `only` repeats positions of a report. `normal` is how results, payloads and outcomes
+    are seen when they are compared. `settings` are the worker's; one partition unless they say otherwise.
 
     Raises what the scenario or the check raises without any crash.
     """
@@ -110,7 +111,7 @@ def crash_everywhere(
     if only is not None:
         plans = [_known(parse_plan(text), base) for text in ([only] if isinstance(only, str) else only)]
     else:
-        plans = list(_plans(base, doubts=doubts))
+        plans = list(_plans(base, doubts=doubts, handovers=handovers))
     plans, left_out = _sample(plans, None if only is not None else points_max, chance)
     done: list[str] = []
 
@@ -118,7 +119,8 @@ def crash_everywhere(
         found = runner.run(plan)
         _judge(plan, found, comparer, findings, parked)
         if crashes > 1 and len(plan) == 1 and len(found.passed) > 1:
-            seconds.extend((*plan, second) for second in _after(found))
+            more = _positions(found, 1, doubts=doubts, handovers=handovers)
+            seconds.extend((*plan, second) for second in more)
         done.append(_name(plan))
         if progress is not None:
             progress(len(done), total)
@@ -171,28 +173,26 @@ def _states(base: Execution) -> str:
     return "".join(lines)
 
 
-def _plans(base: Execution, *, doubts: bool) -> Iterator[Plan]:
-    for position in base.passed[0]:
-        yield (position,)
-    for count in range(1, base.commits[0] + 1) if doubts else ():
-        for point in DOUBTS:
-            yield (Position(point, count),)
+def _plans(base: Execution, *, doubts: bool, handovers: bool) -> Iterator[Plan]:
+    yield from ((position,) for position in _positions(base, 0, doubts=doubts, handovers=handovers))
 
 
 def _known(plan: Plan, base: Execution) -> Plan:
     """Raise UsageError for a first position that the scenario does not pass."""
-    names = [_name(one) for one in _plans(base, doubts=True)]
+    names = [_name(one) for one in _plans(base, doubts=True, handovers=True)]
     if str(plan[0]) not in names:
         near = get_close_matches(str(plan[0]), names, 5, 0.1)
         raise UsageError(f"only={_name(plan)!r}: the scenario does not pass {plan[0]}; it does pass {', '.join(near)}")
     return plan
 
 
-def _after(found: Execution) -> Iterator[Position]:
-    yield from found.passed[1]
-    for count in range(1, found.commits[1] + 1):
-        for point in DOUBTS:
-            yield Position(point, count)
+def _positions(found: Execution, life: int, *, doubts: bool, handovers: bool) -> Iterator[Position]:
+    """What there is before the first strike (0), or after it (1)."""
+    yield from found.passed[life]
+    for number in range(1, found.commits[life] + 1) if doubts else ():
+        yield from (Position(point, number) for point in DOUBTS)
+    for number in range(1, found.turns[life] + 1) if handovers else ():
+        yield Position(HANDOVER, number)
 
 
 def _sample(plans: list[Plan], most: int | None, chance: random.Random) -> tuple[list[Plan], int]:

@@ -13,7 +13,7 @@ from streams.log.memory import End, Hooks
 from streams.log.port import GroupSnapshot
 from streams.testing.loop import current_actor
 
-__all__ = ["DOUBTS", "Plan", "Position", "Probe", "parse_plan"]
+__all__ = ["DOUBTS", "HANDOVER", "Plan", "Position", "Probe", "parse_plan"]
 
 DOUBTS: dict[str, End] = {
     "doubt.committed": "in_doubt_committed",
@@ -22,11 +22,14 @@ DOUBTS: dict[str, End] = {
 }
 """Instead of a death: the answer to a commit is lost, and it was committed, was not, or is still open."""
 
+HANDOVER = "handover"
+"""Instead of a death: once so many turns are adopted, the worker is stopped gracefully, and another one goes on."""
+
 _FORM = re.compile(r"(?P<point>[a-z_.]+(/[^:+]+)?):(?P<number>[1-9][0-9]*)")
 
 
 class Position(NamedTuple):
-    """The `number`-th time that a worker passes a crash point, or the `number`-th commit where the point is a doubt."""
+    """The `number`-th time that a worker passes a crash point, or the `number`-th commit or turn."""
 
     point: str
     number: int
@@ -37,7 +40,7 @@ class Position(NamedTuple):
     @property
     def kills(self) -> bool:
         """Whether the worker dies there."""
-        return self.point not in DOUBTS
+        return self.point not in (*DOUBTS, HANDOVER)
 
 
 Plan = tuple[Position, ...]
@@ -65,6 +68,8 @@ class Probe(Hooks):
         """What was passed before the first strike, and after each."""
         self.commits: list[int] = [0]
         """How many commits were on their way before the first strike, and after each."""
+        self.turns: list[int] = [0]
+        """The same of turns that were adopted."""
         self.strike: Callable[[Position], None] = lambda _: None
         """Called in the code of whoever is about to die; it must only schedule what is to follow."""
         self._plan = list(plan)
@@ -99,7 +104,7 @@ class Probe(Hooks):
         """How a transaction ends."""
         self.commits[-1] += 1
         wanted = self._plan[0] if self._plan else None
-        if wanted is None or wanted.kills or wanted.number != self.commits[-1]:
+        if wanted is None or wanted.point not in DOUBTS or wanted.number != self.commits[-1]:
             return "commit"
         self._take()
         return DOUBTS[wanted.point]
@@ -115,14 +120,19 @@ class Probe(Hooks):
         self._counts[point] += 1
         position = Position(point, self._counts[point])
         self.passed[-1].append(position)
-        if not self._plan or self._plan[0] != position:
-            return False
-        self._take()
-        return True
+        if self._plan and self._plan[0] == position:
+            self._take()
+            return True
+        if point == "turn.adopted":
+            self.turns[-1] += 1
+            if self._plan and self._plan[0] == Position(HANDOVER, self.turns[-1]):
+                self._take()
+        return False
 
     def _take(self) -> None:
         position = self._plan.pop(0)
         self._counts.clear()
         self.passed.append([])
         self.commits.append(0)
+        self.turns.append(0)
         self.strike(position)

@@ -22,7 +22,7 @@ from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.crash.calls import Call, watched
 from streams.testing.crash.eyes import Eyes
-from streams.testing.crash.positions import Position, Probe
+from streams.testing.crash.positions import HANDOVER, Position, Probe
 from streams.testing.crash.scenario import Scenario, Script
 from streams.testing.loop import VirtualLoop
 from streams.wire.records import EffectMessage
@@ -65,6 +65,7 @@ class Execution(NamedTuple):
     strikes: Sequence[Struck]
     passed: Sequence[Sequence[Position]]
     commits: Sequence[int]
+    turns: Sequence[int]
     missed: Sequence[Position]
     """Positions of the plan that were never reached."""
     stuck: str
@@ -185,6 +186,7 @@ class World:
             self._strikes,
             self._probe.passed,
             self._probe.commits,
+            self._probe.turns,
             tuple(self._probe.left),
             self._stuck,
             tuple(error for error in (self._error, self._script_error, check_error) if error is not None),
@@ -271,10 +273,14 @@ class World:
         self._striking = self._loop.create_task(self._take_over(position, victim))
 
     async def _take_over(self, position: Position, victim: str) -> None:
-        """Note how things stand, and let another worker take the place of a dead one at once."""
+        """Note how things stand, and let another worker take the place of one that is dead, or is stopped for it."""
         calls, topics = len(self.calls), self.client.topics
         await self.eyes.catch_up()
         self._strikes.append(Struck(position, calls, self.eyes.settled(), self.eyes.last))
         if position.kills:
             self._log.expire(topics.group, topics.commands, victim)
+            self._begin_worker()
+        elif position.point == HANDOVER:
+            self._worker.stop()
+            await asyncio.wait([self._serving])
             self._begin_worker()
