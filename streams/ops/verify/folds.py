@@ -106,6 +106,9 @@ class Folds:
             self._pass_over(key, bucket, live, record, event)
             return
         run, kind = live.run, type(event.body)
+        if kind is ev.RunCancelled and _ends_damage(event):
+            self._end_by_force(key, bucket, event)
+            return
         if event.seq != run.seq + 1 or event.identity != run.identity:
             self._out_of_place(key, live, record, event)
             return
@@ -225,10 +228,7 @@ class Folds:
             self._bytes -= self._live.pop(key).bytes
             self._expire(key, bucket, record, event, matched=False)
         elif live.state == BROKEN and isinstance(body, ev.RunCancelled) and body.forced:
-            self._deal_with(key, bucket)
-            self.checkpoints.leave_out(key, seq)
-            self._bytes -= self._live.pop(key).bytes
-            self._set_end(key, seq, matched=True)
+            self._end_by_force(key, bucket, event)
         elif live.state == BROKEN and isinstance(body, ev.RunRepaired):
             self._repair(key, bucket, live, record, event)
 
@@ -245,6 +245,15 @@ class Folds:
         self.checkpoints.pass_over(key, live.run.seq)
         live.next = self.checkpoints.next_after(key, live.run.seq - 1)
         self._after(key, bucket, live, record, event)
+
+    def _end_by_force(self, key: bytes, bucket: int, event: Event) -> None:
+        """An operator has ended a run that its owner could not fold."""
+        seq = event.seq or 0
+        self.findings.drop(key, _DEALT_WITH)
+        self.damaged.by_bucket[bucket] += 1
+        self.checkpoints.leave_out(key, seq)
+        self._bytes -= self._live.pop(key).bytes
+        self._set_end(key, seq, matched=True)
 
     def _deal_with(self, key: bytes, bucket: int) -> None:
         if self.findings.drop(key, _DEALT_WITH):
@@ -336,3 +345,8 @@ class Folds:
 
 def _last_delivery(run: Run) -> int:
     return max((entry.seq for entry in run.journal if isinstance(entry, Delivered)), default=0)
+
+
+def _ends_damage(event: Event) -> bool:
+    """Of an end by force, `cancel.requested` carries the command's offset; that of a damaged run has no such event."""
+    return isinstance(event.body, ev.RunCancelled) and event.body.forced and event.offset is not None

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from streams.ops.verify.shares import Share
 
-__all__ = ["DAMAGED", "DELETED", "MATCHED", "NEVER", "Entry", "Index", "digest"]
+__all__ = ["DAMAGED", "DELETED", "MATCHED", "NEVER", "NOTHING", "Entry", "Index", "digest"]
 
 DELETED, DAMAGED = -1, -2
 """Stand for the seq of a null, and of the mark of a damaged run."""
 MATCHED = bytes(16)
 """Stands for the hash of a checkpoint that was compared."""
+NOTHING = bytes([255] * 16)
+"""Stands for the hash of what holds no state."""
 
 _ENTRY = struct.Struct("<qq16s")
 _KEY_BYTES = 200

@@ -11,7 +11,7 @@ from streams.log.port import Record
 from streams.ops.verify.commands import CommandJoin
 from streams.ops.verify.effects import EffectJoin
 from streams.ops.verify.folds import Folds
-from streams.ops.verify.index import DAMAGED, DELETED, Entry, digest
+from streams.ops.verify.index import DAMAGED, DELETED, NOTHING, Entry, digest
 from streams.ops.verify.owners import Owners
 from streams.ops.verify.place import text_of
 from streams.ops.verify.shares import Counts, Share, bucket_of
@@ -55,14 +55,14 @@ class Pass:
             if bucket_of(key) & mask != value:
                 continue
             if record.value is None:
-                checkpoints.index.add(key, Entry(DELETED, record.offset, bytes(16)))
+                checkpoints.index.add(key, Entry(DELETED, record.offset, NOTHING))
                 continue
             try:
                 id_, data = canonical_checkpoint(record.value)
             except WireError as error:
                 kind = "checkpoint.schema" if isinstance(error, SchemaUnknown) else "checkpoint.unreadable"
                 self._at(kind, key, record, f"it cannot be read: {error}")
-                checkpoints.index.add(key, Entry(DAMAGED, record.offset, bytes(16)))
+                checkpoints.index.add(key, Entry(DAMAGED, record.offset, NOTHING))
                 continue
             run_id, _, seq = id_.rpartition("@")
             if run_id.encode("utf-8", "backslashreplace") != key or not self.folds.place.is_home(key):
