@@ -38,6 +38,7 @@ class Orphan(NamedTuple):
     """A message that no event is left for."""
 
     key: bytes
+    found_key: bytes | None
     offset: int
     message: EffectMessage
 
@@ -101,15 +102,17 @@ class EffectJoin:
         """The next messages."""
         for record in records:
             key = record.key or b""
-            if not share.holds(key):
-                continue
             try:
                 message = decode_effect(record.value or b"")
             except WireError as error:
                 text = f"it cannot be read: {error}"
-                self._add("effect.unreadable", key, text_of(key), record.offset, text)
+                if share.holds(key):
+                    self._add("effect.unreadable", key, text_of(key), record.offset, text)
                 continue
-            found = Orphan(key, record.offset, message)
+            run_key = message.run_id.encode()  # the record's key may be wrong
+            if not share.holds(run_key):
+                continue
+            found = Orphan(run_key, record.key, record.offset, message)
             one = self._awaiting.pop(message.effect_id, None)
             if one is not None:
                 self._match(one, found)
@@ -122,8 +125,8 @@ class EffectJoin:
         self.compared.by_bucket[bucket_of(one.key)] += 1
         if self._first_matched is None:
             self._first_matched = found.offset
-        if found.key != one.key:
-            self._differs(one, found, "key", text_of(one.key), text_of(found.key))
+        if found.found_key != found.key:
+            self._differs(one, found, "key", text_of(found.key), text_of(found.found_key))
         if found.message == one.message:
             return
         for name, wanted, is_ in zip(EffectMessage._fields, one.message, found.message, strict=True):

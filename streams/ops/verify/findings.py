@@ -29,7 +29,7 @@ class Findings:
 
     def add(self, key: bytes, found: Divergence) -> None:
         """Note a divergence of the run with this key, or (an empty key) of the partition."""
-        key = key if found.run_id else f"\0{found.kind}".encode()
+        key = key if found.run_id else f"\0{found.partition}/{found.kind}".encode()
         kinds = self.kinds.setdefault(key, {})
         kinds[found.kind] = kinds.get(found.kind, 0) + 1
         before = self.first.get(key)
@@ -63,10 +63,13 @@ class Findings:
         whole = Findings()
         for part in parts:
             for key, kinds in part.kinds.items():
+                first = part.first.get(key)
+                if first is not None and first.run_id:  # what lies under a wrong key is of its run all the same
+                    key = first.run_id.encode("utf-8", "backslashreplace")  # noqa: PLW2901
                 mine = whole.kinds.setdefault(key, {})
                 for kind, count in kinds.items():
                     mine[kind] = mine.get(kind, 0) + count
-                first, before = part.first.get(key), whole.first.get(key)
+                before = whole.first.get(key)
                 if first is not None and (before is None or first.order < before.order):
                     whole.first[key] = first
         found = [d._replace(more=sum(whole.kinds[key].values()) - 1) for key, d in whole.first.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ class Divergence(NamedTuple):
     def order(self) -> tuple[int, int, int, str]:
         """The lowest is the first: events before what follows from them, then by place."""
         rank = _RANKS[self.kind.partition(".")[0]]
-        return rank, -1 if self.offset is None else self.offset, self.seq or 0, self.kind
+        return rank, sys.maxsize if self.offset is None else self.offset, self.seq or 0, self.kind
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
