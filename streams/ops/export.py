@@ -33,7 +33,7 @@ COLUMNS: dict[str, str] = {
     "type": "VARCHAR",
     "op": "VARCHAR",
     "epoch": "BIGINT",
-    "at": "TIMESTAMPTZ",
+    "at_utc": "TIMESTAMPTZ",
     "at_us": "BIGINT",
     "cause": "BIGINT",
     "command_offset": "BIGINT",
@@ -54,7 +54,7 @@ COLUMNS: dict[str, str] = {
     "damage": "VARCHAR",
     "raw": "VARCHAR",
 }
-"""The columns of a row and their types in SQL. Stable: new ones are added at the end."""
+"""The columns of a row and their types in SQL; none is a word of SQL. Stable: new ones are added at the end."""
 
 
 class Chosen(NamedTuple):
@@ -140,8 +140,9 @@ def _row(record: Record, event: Event, line: dict[str, Any], codec: ValueCodec) 
     error = getattr(body, "error", None) or getattr(body, "reason", None)
     failure = error if isinstance(error, Failure) else None
     row = dict.fromkeys(COLUMNS)
-    row |= {name: line[name] for name in ("event_id", "run_id", "seq", "type", "op", "epoch", "at", "cause")}
+    row |= {name: line[name] for name in ("event_id", "run_id", "seq", "type", "op", "epoch", "cause")}
     row |= {
+        "at_utc": None if line["at"] == f"{event.at} µs" else line["at"],  # beyond the calendar
         "identity": event.identity,
         "at_us": event.at,
         "command_offset": event.offset,
@@ -153,8 +154,6 @@ def _row(record: Record, event: Event, line: dict[str, Any], codec: ValueCodec) 
     }
     for name in ("workflow", "version", "kind", "attempt", "owner"):
         row[name] = getattr(body, name, None)
-    if row["at"] == f"{event.at} µs":  # beyond the calendar
-        row["at"] = None
     row["name"] = getattr(body, "name", None) or getattr(body, "effect", None)
     if failure is not None:
         row |= {"error_class": failure.kind, "error_code": failure.code, "error_message": failure.message}

@@ -53,7 +53,7 @@ class Findings:
 
     def keep(self, mine: Callable[[bytes], bool]) -> None:
         """Forget the runs that another pass takes."""
-        for key in [key for key in self.kinds if not mine(key)]:
+        for key in [key for key in self.kinds if not mine(b"" if key.startswith(b"\0") else key)]:
             del self.kinds[key]
             self.first.pop(key, None)
 
