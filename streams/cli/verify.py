@@ -124,7 +124,7 @@ def _print(report: Report, url: str) -> None:
     if report.good:
         out.print(plain("✓ nothing differs", "green"))
     else:
-        out.print(plain(f"✗ {_many(report.divergent, 'run')} or places differ", "bold red"))
+        out.print(plain(f"✗ {_many(report.divergent, 'divergence')}", "bold red"))
 
 
 def _headline(found: Divergence) -> Text:
@@ -148,10 +148,10 @@ def _counts(report: Report) -> Text:
     names = ("run", "event", "checkpoint", "effect", "command", "lease", "dead letter")
     keys = ("runs", "events", "checkpoints", "effects", "commands", "leases", "dead_letters")
     counts = ", ".join(_many(getattr(report, key), name) for key, name in zip(keys, names, strict=True))
-    rate = f"{report.events / report.seconds:,.0f} events/s" if report.seconds > 0 else ""
+    rate = f", {report.events / report.seconds:,.0f} events/s" if report.seconds > 1 else ""
     passes = report.passes - len(report.partitions)
     extra = f", {_many(passes, 'further pass', 'es')} for want of memory" if passes else ""
-    return plain(f"{counts} in {_many(len(report.partitions), 'partition')} ({report.seconds:.1f} s, {rate}{extra})")
+    return plain(f"{counts} in {_many(len(report.partitions), 'partition')} ({report.seconds:.1f} s{rate}{extra})")
 
 
 def _gaps(missing: NotCompared) -> str:

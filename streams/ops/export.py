@@ -50,7 +50,7 @@ COLUMNS: dict[str, str] = {
     "error_class": "VARCHAR",
     "error_code": "VARCHAR",
     "error_message": "VARCHAR",
-    "payload": "JSON",
+    "payload": "VARCHAR",
     "damage": "VARCHAR",
     "raw": "VARCHAR",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from streams.cli import main
 from streams.log.port import TopicPartition
 from streams.log.sqlite import open_sqlite
 from streams.ops.export import COLUMNS
+from streams.ops.verify.report import KINDS
 from streams.runtime.topics import ensure_topics
 from tests.ops.good import app, fill
 from tests.runtime.checker import records_of, try_event
@@ -197,3 +199,29 @@ def test_times_without_a_zone_are_utc(url: str, capsys: pytest.CaptureFixture[st
     assert lines_of(capsys, "export", "order0", "--log", url, "--since", naive) == lines_of(
         capsys, "export", "order0", "--log", url, "--since", zoned
     )
+
+
+def test_the_sql_in_the_docs_runs(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "--log", url, "--format", "rows", "--out", "events.jsonl"]) == 0
+    assert main(["export", "--columns"]) == 0
+    columns = capsys.readouterr().out.strip()
+    blocks = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "verify.md").read_text("utf-8"), re.DOTALL)
+    sql = duckdb.connect()
+    answers = [sql.execute(block.replace("COLUMNS", columns)).fetchall() for block in blocks]
+    assert len(answers) == 8
+    _, types, tasks, runs, errors, effects, damaged, copied = answers
+    assert dict(types)["run.started"] == 18
+    assert {name for name, *_ in tasks} >= {"work", "broken"}
+    assert ("order", 1, "run.completed", 3) in runs
+    assert any(status == "open" for *_, status, _ in runs)
+    assert {code for code, *_ in errors} >= {"RETRIES_EXHAUSTED", "DOOMED"}
+    assert ("order0", "parcels", '{"what":"A"}') in effects
+    assert sorted(data for *_, data in damaged if data) == [b"\x00garbage"]
+    assert copied[0][0] > 100
+    assert (tmp_path / "events.parquet").is_file()
+
+
+def test_every_kind_of_divergence_is_in_the_docs():
+    text = (ROOT / "docs" / "verify.md").read_text("utf-8")
+    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
