@@ -27,9 +27,15 @@ __all__ = ["shadow", "shadow_history"]
 OnRun = Callable[[Shadowed], None]
 
 
-def shadow_history(app: App, history: Collection[Event]) -> Shadowed:
-    """The verdict on one history that is at hand: all events of a run, in order. Records without a seq are left out."""
-    guard = DriveGuard(WorkerSettings().drive_seconds)
+_DRIVE_SECONDS = WorkerSettings().drive_seconds
+
+
+def shadow_history(app: App, history: Collection[Event], *, drive_seconds: float = _DRIVE_SECONDS) -> Shadowed:
+    """The verdict on one history that is at hand: all events of a run, in order. Records without a seq are left out.
+
+    `drive_seconds`: how long its code may run without waiting for anything.
+    """
+    guard = DriveGuard(drive_seconds)
     guard.start()
     try:
         world = World(AppDefinitions(app), make_codec(app.annotations, app.named_types), guard)
@@ -65,7 +71,7 @@ async def shadow(
     numbers = sorted({partition_of(key, count) for key in keys}) if keys else list(range(count))
     wanted = Filter(keys, 0 if since is None else round(since.timestamp() * 1_000_000))
     report = Report()
-    guard = DriveGuard(WorkerSettings().drive_seconds)
+    guard = DriveGuard(_DRIVE_SECONDS)
     guard.start()
     try:
         world = World(AppDefinitions(app), make_codec(app.annotations, app.named_types), guard)
