@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
-from streams import App, Context, Retry, TaskContext, TaskFailed, extend
+from streams import App, Context, Effect, Retry, TaskContext, TaskFailed, extend
 
 __all__ = ["GRAPHS", "WORKFLOWS", "app_of", "graph_of"]
 
@@ -36,8 +36,6 @@ def _task(app: App, name: str) -> Any:
 
 
 def _effect(name: str) -> Any:
-    from streams.authoring.declared import Effect
-
     return Effect(name, str, None)
 
 
@@ -90,7 +88,7 @@ def step_at_the_end(app: App) -> Any:
 
 def step_removed(app: App) -> Any:
     async def order(ctx: Context, sku: str) -> str:
-        amount = await ctx.run(_task(app, "quote"), sku)
+        await ctx.run(_task(app, "quote"), sku)
         ctx.emit(_effect("shipped"), sku)
         answer = await ctx.interrupt("well?", answer=str)
         return f"{sku} {answer}"
@@ -262,8 +260,6 @@ def graph_of(variant: str) -> App:
         graph.edge(write, ask, check)
     else:
         graph.edge(write, ask)
-    if variant == "entry":
-        graph._entry = ("check",)
     return app
 
 

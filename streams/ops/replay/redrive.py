@@ -198,7 +198,7 @@ class _Redrive:
         try:
             with self.world.guard.timed():
                 decision = decide(self.world.definitions, run, None, command, self._env(run.at, run.epoch))
-        except (DriveTooLong, Exception) as error:  # user code outside a drive: types, keys, reducers
+        except (DriveTooLong, Exception) as error:  # noqa: BLE001 - user code outside a drive: types, keys, reducers
             return f"is blocked; a retry would block it again: {text_of(error)}"
         self.live = decision.live
         self._close()

@@ -244,8 +244,9 @@ def difference_of(
     return Difference(seq, after, was, is_, changes, note)
 
 
-def _changes(was: Side, is_: Side) -> Iterator[Change]:
+def _changes(was: Side, is_: Side) -> list[Change]:
     skipped = {"attempt", "seed", "code", "owner", "input_hash"}
-    for name, value in was.payload.items():
-        if name not in skipped and value != is_.payload.get(name):
-            yield Change(name, value, is_.payload.get(name))
+    pairs = ((name, value, is_.payload.get(name)) for name, value in was.payload.items())
+    found = [Change(*pair) for pair in pairs if pair[0] not in skipped and pair[1] != pair[2]]
+    others = [change for change in found if change.field != "hash"]
+    return others or found  # the hash is of interest where nothing else shows what it is made of
