@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from streams import App
+from streams.kernel import bodies as ev
 from streams.ops.replay import Shadowed, Verdict, shadow_history
 from tests.kernel.harness import Harness, failure
 from tests.replay.changes import GRAPHS, WORKFLOWS, app_of, graph_of
@@ -238,3 +239,19 @@ def test_a_run_that_was_mended_by_a_deployment_is_compared_from_there_on() -> No
     assert run.result == "tea yes"
     assert shadowed(original(), run).verdict is SAME
     assert shadowed(app_of(WORKFLOWS["result"]), run).kind == "run.completed: result"
+
+
+def test_a_run_that_has_expired_is_compared_as_any_other() -> None:
+    run = history(original(), answered=True)
+    last = run.log[-1]
+    expired = last._replace(seq=(last.seq or 0) + 1, body=ev.RunExpired("it was old"))
+    found = shadow_history(original(), [*run.log, expired])
+    assert (found.verdict, found.status) == (SAME, "completed")
+
+
+def test_a_history_that_was_mended_by_hand_is_not_compared() -> None:
+    run = history(original(), answered=False)
+    last = run.log[-1]
+    mended = last._replace(seq=(last.seq or 0) + 1, body=ev.RunRewound(3))
+    found = shadow_history(original(), [*run.log, mended])
+    assert (found.verdict, found.reason) == (Verdict.NOT_COMPARABLE, "its history was mended by hand (run.rewound)")
