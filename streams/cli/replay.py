@@ -1,4 +1,4 @@
-"""The verb `replay`: move the group back, try new code on real histories."""
+"""The verb `replay`: move the group back, work commands off as another app, try new code on real histories."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from streams.cli import replay_copy
 from streams.cli.loader import load_app
-from streams.cli.logs import connect, exists, open_log
+from streams.cli.logs import connect, existing
 from streams.cli.look import reading
-from streams.cli.parser import Verbs, log_url, run_id, whole_number
+from streams.cli.parser import Verbs, run_id, whole_number
 from streams.cli.terminal import console, note, plain, print_json, short_json, show
 from streams.clock import SystemClock
 from streams.errors import UsageError
 from streams.kernel.run import Status
-from streams.log.port import Log
 from streams.ops.replay import Report, RewindPlan, Shadowed, Verdict, plan_rewind, read_goal, read_time, rewind, shadow
 
 __all__ = ["add"]
@@ -37,6 +36,7 @@ def add(verbs: Verbs) -> None:
     parser = verbs.add("prove", "replay", _which, _VERB, "streams replay shadow shop.orders:app --since 30d")
     parser.set_defaults(handler=_which)
     _add_rewind(verbs)
+    replay_copy.add(verbs)
     _add_shadow(verbs)
 
 
@@ -116,7 +116,7 @@ def _shadow(args: argparse.Namespace) -> int:
     since = None if args.since is None else _moment(read_time(args.since, SystemClock().now_us()))
 
     async def work() -> Report:
-        async with _there(args) as log:
+        async with existing(args) as log:
             with ExitStack() as stack:
                 lines = None if args.report is None else stack.enter_context(_file(args.report))
                 progress = stack.enter_context(reading())
@@ -183,16 +183,3 @@ def _lines(found: Shadowed) -> list[str]:
     if found.ahead:
         lines.append(f"  the run {found.ahead}")
     return lines
-
-
-@asynccontextmanager
-async def _there(args: argparse.Namespace) -> AsyncIterator[Log]:
-    """The log, which must be there: opening an address of a file would make one."""
-    url = log_url(args)
-    if not exists(url):
-        raise UsageError(f"there is no log at {url}")
-    log = await open_log(url)
-    try:
-        yield log
-    finally:
-        await log.close()
