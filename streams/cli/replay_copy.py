@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from dataclasses import asdict
 from typing import Any
 
 from streams.authoring.app import App
@@ -12,7 +13,7 @@ from streams.authoring.declared import check_name
 from streams.cli.loader import load_app
 from streams.cli.logs import existing
 from streams.cli.look import reading
-from streams.cli.parser import Verbs, run_id, whole_number
+from streams.cli.parser import Verbs, run_id, seconds, whole_number
 from streams.cli.terminal import console, note, plain, print_json, short_json
 from streams.clock import SystemClock
 from streams.errors import UsageError
@@ -44,6 +45,8 @@ def add(verbs: Verbs) -> None:
         "--rate", metavar="N", type=whole_number(1, 1_000_000), help="at most so many commands a second"
     )
     parser.add_argument("--partitions", metavar="N", type=whole_number(1, 1_000), help="of the new topics; as the old")
+    idle = "end when nothing got on for so long while answers wait for their runs (default: 30)"
+    parser.add_argument("--idle", metavar="SECONDS", type=seconds, default=30.0, help=idle)
     parser.add_argument("--compare", action="store_true", help="copy nothing; compare how the runs of both ended")
 
 
@@ -63,6 +66,7 @@ def _run(args: argparse.Namespace) -> int:
 
 async def _copy(args: argparse.Namespace, app: App, source: str) -> int:
     wanted = Wanted(args.from_, args.until, tuple(args.run), args.effects == "on")
+    note(f"have a worker of the copy at work meanwhile: streams worker {args.target} --app {args.new}")
     async with existing(args) as log:
         with reading() as progress:
             done = await reprocess(
@@ -74,32 +78,41 @@ async def _copy(args: argparse.Namespace, app: App, source: str) -> int:
                 now_us=SystemClock().now_us(),
                 partitions=args.partitions,
                 rate=args.rate,
+                idle_seconds=args.idle,
                 progress=progress,
             )
     if getattr(args, "json", False):
         print_json(_as_json(done, args.new))
     else:
         _tell(done, args)
-    return 0
+    return 1 if done.copied.held else 0
 
 
 def _as_json(done: Reprocessed, new: str) -> dict[str, Any]:
     effects = "on" if done.origin.publishes else "off"
-    return {
-        "app": done.origin.app,
-        "as": new,
-        "effects": effects,
-        **done.copied._asdict(),
-        "partitions": done.partitions,
-    }
+    head = {"app": done.origin.app, "as": new, "effects": effects, "partitions": done.partitions}
+    return {**head, **asdict(done.copied)}
 
 
 def _tell(done: Reprocessed, args: argparse.Namespace) -> None:
     copied, out = done.copied, console()
     before = f", {copied.before} had been copied before" if copied.before else ""
     out.print(plain(f"{copied.commands} commands copied to app {args.new}{before}"), soft_wrap=True)
-    if copied.strays or copied.left_out:
-        text = f"left out: {copied.strays} that came on a wrong partition, {copied.left_out} too large to be copied"
+    left = {
+        "that the old app had refused": copied.refused,
+        "repairs by an operator": copied.repairs,
+        "on a wrong partition": copied.strays,
+        "too large to be copied": copied.too_large,
+    }
+    if any(left.values()):
+        text = ", ".join(f"{count} {what}" for what, count in left.items() if count)
+        out.print(plain(f"left out: {text}", "yellow"), soft_wrap=True)
+    if copied.held:
+        runs = ", ".join(copied.holding)
+        text = (
+            f"{copied.held} answers and later commands wait for their runs to come so far: {runs}. With a worker of the "
+            "copy at work, give the same command again"
+        )
         out.print(plain(text, "yellow"), soft_wrap=True)
     where = f" --log {args.log}" if getattr(args, "log", None) else ""
     effects = "are published on topics of their own" if done.origin.publishes else "are recorded, published nowhere"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from streams.client.reading import Progress
 from streams.errors import Refused, UsageError
 from streams.log.port import Log, NewRecord, TopicInfo, TopicSpec
-from streams.ops.replay.copying import Copied, Copier
+from streams.ops.replay.copying import IDLE_SECONDS, Copied, Copier
 from streams.ops.replay.places import offset_at, read_time
 from streams.runtime.origin import read_origin
 from streams.runtime.topics import ensure_topics
@@ -45,11 +45,13 @@ async def reprocess(
     now_us: int,
     partitions: int | None = None,
     rate: float | None = None,
+    idle_seconds: float = IDLE_SECONDS,
     progress: Progress | None = None,
 ) -> Reprocessed:
-    """Copy the commands of app `source` into the new app `target`; a worker of that name then works them off.
+    """Copy the commands of app `source` into the new app `target`; a worker of that name works them off meanwhile.
 
-    `partitions` is the count of the new topics, by default that of the source. Begun again, it goes on.
+    Answers and cancels wait until their runs have come so far. `partitions` is the count of the new topics, by default
+    that of the source. Begun again, it goes on.
 
     Raises:
         UsageError: there is no such app, or the target is no copy of it.
@@ -66,7 +68,7 @@ async def reprocess(
     new = topics_of(target, effects if origin.publishes else ())
     topics = await ensure_topics(log, new, partitions or found[old.commands].partitions)
     count = topics[new.commands].partitions
-    copied = await Copier(log, old, new, origin, count, rate=rate).run(progress)
+    copied = await Copier(log, old, new, origin, count, rate=rate, idle_seconds=idle_seconds).run(progress)
     return Reprocessed(origin, copied, count)
 
 
