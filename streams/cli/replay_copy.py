@@ -110,8 +110,8 @@ def _tell(done: Reprocessed, args: argparse.Namespace) -> None:
     if copied.held:
         runs = ", ".join(copied.holding)
         text = (
-            f"{copied.held} answers and later commands wait for their runs to come so far: {runs}. With a worker of the "
-            "copy at work, give the same command again"
+            f"{copied.held} answers and later commands wait for their runs to come so far: {runs}. With a worker of "
+            "the copy at work, give the same command again"
         )
         out.print(plain(text, "yellow"), soft_wrap=True)
     where = f" --log {args.log}" if getattr(args, "log", None) else ""

@@ -1,4 +1,4 @@
-"""Rewind and shadow on the real broker."""
+"""Rewind, reprocess and shadow on the real broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.app import app as chaos
 from tests.kafka.lab import KafkaLab, kafka_case
-from tests.replay import rewind_cases, shadow_cases
+from tests.replay import reprocess_cases, rewind_cases, shadow_cases
 from tests.runtime.rewinding import app as rewinds
 from tests.runtime.rewinding import fresh
 
@@ -49,3 +49,13 @@ async def test_unchanged_code_is_the_same_and_nothing_is_written(lab: KafkaLab):
 @kafka_case(chaos)
 async def test_memory_is_bounded(lab: KafkaLab):
     await shadow_cases.memory_is_bounded(lab)
+
+
+@kafka_case(chaos)
+async def test_everything_ends_as_before(lab: KafkaLab):
+    await reprocess_cases.everything_ends_as_before(lab)
+
+
+@kafka_case(chaos)
+async def test_f18_a_copy_that_is_broken_off_goes_on(lab: KafkaLab, monkeypatch: pytest.MonkeyPatch):
+    await reprocess_cases.a_copy_that_is_broken_off_goes_on(lab, monkeypatch, (1, 2))

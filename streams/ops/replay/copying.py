@@ -316,6 +316,8 @@ class Copier:
                 try:
                     await self._producer.commit(snapshot, records, offsets)
                 except SendRefused as refused:
+                    if refused.index is None:
+                        raise
                     records = [record for index, record in enumerate(records) if index != refused.index]
                     self._copied.too_large += 1
                     continue
