@@ -20,7 +20,7 @@ from streams.log.sqlite.place import parse_url, refuse_network
 from streams.runtime import crash
 from streams.wire.topics import topics_of
 
-__all__ = ["connect", "exists", "open_log"]
+__all__ = ["connect", "existing", "exists", "open_log"]
 
 _COMMANDS = topics_of("").commands  # what the names of command topics end in
 APPEAR_SECONDS = 5.0
@@ -70,6 +70,19 @@ async def connect(args: argparse.Namespace, *, patient: bool = False) -> AsyncIt
             yield client
         finally:
             await client.close()
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def existing(args: argparse.Namespace) -> AsyncIterator[Log]:
+    """The log that the arguments mean, which must be there: opening the address of a file would make one."""
+    url = log_url(args)
+    if not exists(url):
+        raise UsageError(f"there is no log at {url}")
+    log = await open_log(url)
+    try:
+        yield log
     finally:
         await log.close()
 

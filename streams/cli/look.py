@@ -24,7 +24,7 @@ from streams.ops import views
 from streams.ops.diagnose import diagnose
 from streams.ops.timeline import history_lines, timeline
 
-__all__ = ["add"]
+__all__ = ["add", "reading"]
 
 
 _STATUSES = [status.value for status in Status]
@@ -48,7 +48,7 @@ def _runs(args: argparse.Namespace) -> int:
     async def look() -> int:
         found: list[dict[str, Any]] = []
         async with connect(args) as client:
-            with _reading() as report:
+            with reading() as report:
                 runs = client.runs(status=args.status, attributes=dict(args.attr), progress=report)
                 async for view in runs:
                     shown = views.brief(view, client.values.codec)
@@ -81,7 +81,7 @@ def _show(args: argparse.Namespace) -> int:
 def _history(args: argparse.Namespace) -> int:
     async def look() -> int:
         async with connect(args) as client:
-            with _reading() as report:
+            with reading() as report:
                 history = await client.history(args.run, progress=report)
             if not history:
                 raise _unknown(client, args.run)
@@ -98,7 +98,7 @@ def _history(args: argparse.Namespace) -> int:
 def _diagnose(args: argparse.Namespace) -> int:
     async def look() -> int:
         async with connect(args) as client:
-            with _reading() as report:
+            with reading() as report:
                 found = await diagnose(client, args.run, now=SystemClock().now_us(), progress=report)
             if found is None:
                 raise _unknown(client, args.run)
@@ -123,7 +123,7 @@ def _unknown(client: Client, name: str) -> UnknownRun:
 
 
 @contextmanager
-def _reading() -> Iterator[Report | None]:
+def reading() -> Iterator[Report | None]:
     """A progress bar while a log is read, on a terminal."""
     out = console(stderr=True)
     if not out.is_terminal:

@@ -70,6 +70,7 @@ class Verbs:
         )
         self._parser.add_argument("--version", action="version", version=f"streams {_version()}")
         self._verbs: dict[str, _Parser] = {}
+        self._actions: dict[str, Any] = {}
         self._lines: dict[str, list[str]] = {group: [] for group in _GROUPS}
 
     def add(self, group: str, name: str, run: Handler, help_: str, example: str = "") -> argparse.ArgumentParser:
@@ -85,6 +86,25 @@ class Verbs:
         parser.set_defaults(handler=run, verb=name)
         self._verbs[name] = parser
         self._lines[group].append(f"  {name:<10} {help_}")
+        return parser
+
+    def action(self, verb: str, name: str, run: Handler, help_: str, example: str = "") -> argparse.ArgumentParser:
+        """An action of a verb that has several, each with arguments of its own."""
+        if verb not in self._actions:
+            self._actions[verb] = self._verbs[verb].add_subparsers(
+                metavar="ACTION", dest="action", required=True, parser_class=_Parser
+            )
+        parser: argparse.ArgumentParser = self._actions[verb].add_parser(
+            name,
+            help=help_,
+            prog=f"streams {verb} {name}",
+            description=help_,
+            parents=[self._common],
+            allow_abbrev=False,
+            epilog=example and f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(handler=run)
         return parser
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace | None:

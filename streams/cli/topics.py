@@ -16,8 +16,9 @@ from streams.cli.parser import Verbs, log_url, whole_number
 from streams.cli.terminal import console, plain, print_json, show
 from streams.errors import UsageError
 from streams.log.port import TopicInfo
+from streams.runtime.origin import actual_topics
 from streams.runtime.topics import Checkup, check_topics, ensure_topics
-from streams.wire.topics import PARTITIONS_DEFAULT, TopicPlan, topics_of
+from streams.wire.topics import PARTITIONS_DEFAULT, TopicPlan
 
 __all__ = ["add", "kept"]
 
@@ -45,8 +46,8 @@ def _run(args: argparse.Namespace) -> int:
 
 async def _work(args: argparse.Namespace, app: App, url: str) -> int:
     log = await open_log(url)
-    topics = topics_of(app.name, app.effects)
     try:
+        topics, _ = await actual_topics(log, app.name, app.effects)
         if args.action == "create":
             await ensure_topics(log, topics, args.partitions or PARTITIONS_DEFAULT)
         checkup = await check_topics(log, topics)

@@ -36,7 +36,7 @@ def stored_event(record: Record) -> StoredEvent:
 
 async def scan(
     log: Log, topic: str, partition: int, start: int, end: int, *, progress: Progress | None = None
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     """The committed records from offset `start` up to `end`, which was captured before.
 
     An empty read does not mean that the end is reached. Raises `LogUnavailable` when nothing comes for long.

@@ -51,6 +51,8 @@ class Engine:
         self.entropy = host.random_bytes(16)
         self.partitions = settings.partitions
         """The partition count of the topics as they are."""
+        self.publishes = True
+        """Whether effects leave; those of a copied app may not."""
         self.marks: Headers = ()
         """What leases are to remember of the topics."""
         self.risks: set[str] = set()

@@ -248,7 +248,8 @@ class Turn:
         elif isinstance(body, ev.AttemptStarted):
             self.starts.append(Start(partition, run_id, body.op, body.attempt))
         elif isinstance(body, ev.EffectEmitted):
-            self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
+            if self.engine.publishes:
+                self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
             crash.passing("turn.effect", body.effect)
         elif isinstance(body, ev.AttemptFailed):
             if body.due is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from streams.errors import LogError, UsageError
 from streams.runtime.ends import pass_markers
+from streams.runtime.origin import actual_topics
 from streams.runtime.topics import check_topics, ensure_topics
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ async def prepare_topics(worker: Worker) -> None:
     """Create or check the topics, and let the worker know them. Raises UsageError for what would lose data."""
     engine = worker.engine
     settings = engine.settings
+    engine.topics, origin = await actual_topics(worker.log, engine.topics.app, engine.app.effects)
+    engine.publishes = origin is None or origin.publishes
+    if origin is not None and not engine.publishes:
+        engine.observer.message(
+            f"app {engine.topics.app} is a copy of {origin.app} with effects off: what it emits stands in its "
+            "histories and is published nowhere. Its tasks run"
+        )
     found = await ensure_topics(
         worker.log,
         engine.topics,
