@@ -184,6 +184,10 @@ class Client:
         data = self.values.encode(value, f"the value for op {op} of run {run_id!r}")
         return await self._send(run_id, cmd.Complete(op, data), None, operator)
 
+    async def repair(self, run_id: str, request: cmd.Repair, /, *, operator: str = "") -> Sent:
+        """Give a damaged run the state that `request` holds; `streams.ops.repair` makes one of what can be read."""
+        return await self._send(run_id, request, None, operator)
+
     # -- what became of it ---------------------------------------------------------------------------------------
 
     async def accepted(self, sent: Sent, /, *, timeout: float | None = ACCEPT_SECONDS) -> bool:

@@ -110,11 +110,11 @@ class Fold:
         self._see_owner(event)
         if isinstance(event.body, ev.RunExpired):
             self.gone = True
-        elif is_terminal(run) or (self._stuck_at(stored.offset) and not _forced(event)):
+        elif is_terminal(run) or (self._stuck_at(stored.offset) and not _mends(event)):
             return
         try:
             self.run = evolve(run, event)
-            if _forced(event):
+            if _mends(event):
                 self.damage = None
         except UnknownEvent as error:
             self._see_newer(f"{error} (offset {stored.offset} of the events)")
@@ -154,7 +154,7 @@ class Fold:
     def _opens(self, event: Event, offset: int) -> bool:
         """Whether `event` opens a run. Otherwise what came before it is missing, unless the run has expired."""
         self.gone = isinstance(event.body, ev.RunExpired)
-        if event.seq == 1:
+        if event.seq == 1 or isinstance(event.body, ev.RunRepaired):
             self.run, self.checkpoint = Run(event.run_id, event.identity), None
             if offset > self._marked:
                 self.damage = None
@@ -176,9 +176,9 @@ def _damage(message: str) -> Failure:
     return Failure("state", "RUN_DAMAGED", message)
 
 
-def _forced(event: Event) -> bool:
-    """Whether an operator ended the run: the only thing that a damaged one takes."""
-    return isinstance(event.body, ev.RunCancelled) and event.body.forced
+def _mends(event: Event) -> bool:
+    """Whether an operator repaired the run or ended it: what a damaged one takes."""
+    return isinstance(event.body, ev.RunRepaired) or (isinstance(event.body, ev.RunCancelled) and event.body.forced)
 
 
 def opened_at(identity: str) -> int:

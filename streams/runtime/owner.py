@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
 from streams.errors import CommitAborted, Fenced, InDoubt, LogDamaged, LogError, LogUnavailable, SendRefused
-from streams.kernel.inputs import Due, Recover
-from streams.kernel.run import OpPhase, Run, is_terminal
+from streams.kernel.inputs import Due
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.blame import blame
@@ -18,6 +17,7 @@ from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.outgoing import Stop
 from streams.runtime.partition import Partition, PartitionState
+from streams.runtime.recover import recover
 from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
 from streams.runtime.starting import patiently
 from streams.runtime.telling import tell
@@ -269,7 +269,7 @@ class Owner:
         worker.damaged(partition, found.damaged)
         for hot in partition.runs.values():
             if hot.damaged is None:
-                self._recover(partition, hot.run)
+                recover(worker, partition, hot.run)
         await self._resume(partition, start)
         self._acquiring.pop(partition.number, None)
         self._observe(partition, f"{len(partition.runs)} runs")
@@ -279,18 +279,6 @@ class Owner:
         worker, number = self._worker, partition.number
         text = f"partition {number} waits for its commands"
         await patiently(worker.engine, lambda: worker.member.resume(number, start), text, pause=_PAUSE_SECONDS)
-
-    def _recover(self, partition: Partition, run: Run) -> None:
-        worker = self._worker
-        if is_terminal(run):
-            return
-        if any(op.phase is OpPhase.RUNNING for op in run.ops.values()):
-            worker.put(Happened(partition, run.run_id, Recover()))
-        for op in run.ops.values():
-            if op.phase is OpPhase.QUEUED:
-                worker.timers.add(0, partition, run.run_id, op.id)
-            elif op.due is not None and op.phase in (OpPhase.WAITING, OpPhase.BACKOFF):
-                worker.timers.add(op.due, partition, run.run_id, op.id)
 
     # -- release -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from streams.errors import LogDamaged, WireError
-from streams.kernel.bodies import RunExpired
+from streams.kernel.bodies import RunExpired, RunRepaired
 from streams.kernel.events import Event
 from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
@@ -17,7 +17,7 @@ from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event
 from streams.wire.schemas import SchemaUnknown
 from streams.wire.topics import Topics
 
-__all__ = ["Found", "check_tail", "find_ends", "owner_ids", "read_lease", "restore", "stable_offset"]
+__all__ = ["Found", "check_tail", "find_ends", "owner_ids", "read_lease", "read_range", "restore", "stable_offset"]
 
 _CHUNK = 5_000
 _PATIENCE_SECONDS = 1.0
@@ -69,7 +69,7 @@ async def read_lease(
 ) -> Lease | None:
     """The last lease of the partition. Raises `LogDamaged` for one that cannot be read."""
     last: Record | None = None
-    async for record in _records(log, TopicPartition(topics.leases, partition), span.start, span.end, isolation):
+    async for record in read_range(log, TopicPartition(topics.leases, partition), span.start, span.end, isolation):
         if record.key == str(partition).encode():
             last = record
     if last is None or last.value is None:
@@ -123,7 +123,7 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
 async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span: Span) -> None:
     latest: dict[bytes, Record] = {}
     place = TopicPartition(topics.checkpoints, partition.number)
-    async for record in _records(log, place, span.start, span.end):
+    async for record in read_range(log, place, span.start, span.end):
         if record.key is None:
             continue
         if record.value is None:
@@ -160,7 +160,7 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
 async def _read_events(log: Log, partition: Partition, place: TopicPartition, tail: int, end: int) -> Found:
     epoch, applied, count = 0, 0, 0
     damaged: dict[str, tuple[Hot, int]] = {}
-    async for record in _records(log, place, tail, end):
+    async for record in read_range(log, place, tail, end):
         count += 1
         if count % _CHUNK == 0:
             await asyncio.sleep(0)
@@ -192,7 +192,7 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         return shown
     if hot is None:
         hot = Hot(Run(run_id=event.run_id, identity=event.identity))
-    if event.seq <= hot.run.seq or hot.damaged is not None:
+    if event.seq <= hot.run.seq or (hot.damaged is not None and not isinstance(event.body, RunRepaired)):
         if hot.damaged is not None and event.seq > hot.run.seq:
             _note_seen(hot, event)
         return shown
@@ -206,6 +206,9 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         _damage(partition, hot, record, str(error), damaged)
         _note_seen(hot, event)
         return shown
+    if hot.damaged is not None:
+        hot.damaged = None  # repaired: the event has taken the place of what could not be folded
+        damaged.pop(event.run_id, None)
     hot.since_bytes += len(record.value or b"")
     if hot.first_offset is None:
         hot.first_offset, hot.first_at = record.offset, event.at
@@ -241,7 +244,7 @@ def _damage(partition: Partition, hot: Hot, record: Record, reason: str, damaged
         damaged[hot.run.run_id] = (hot, record.offset)
 
 
-async def _records(
+async def read_range(
     log: Log, place: TopicPartition, start: int, end: int, isolation: Isolation = "read_committed"
 ) -> AsyncIterator[Record]:
     """The visible records of a partition from `start` up to the captured `end`; holes do not end it."""
