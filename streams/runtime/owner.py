@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streams.runtime.worker import Worker
     from streams.wire.records import Lease
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "check_applied"]
 
 _PAUSE_SECONDS = 0.05
 
@@ -208,12 +208,12 @@ class Owner:
         worker, number = self._worker, partition.number
         log, topics = worker.log, worker.engine.topics
         # 4, 5: the lease, then a claim of its own.
-        lease = await read_lease(log, topics, number, ends[topics.leases])
+        lease = await read_lease(log, topics, number, ends[topics.leases], serving=True)
         commands = await log.span(topics.commands, number)
         check_number(number, worker.engine.partitions)
         partition.topic_id = await topic_id(log, topics.commands)
-        self._check_topic_id(partition, lease)
-        _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
+        self.check_topic_id(partition, lease)
+        check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
         check_tail(topics, number, tail, ends[topics.events])
         partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
@@ -226,10 +226,11 @@ class Owner:
         partition.applied = max(partition.applied, found.applied)
         check_keys(partition, worker.engine.partitions)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
-        _check_applied(number, partition.applied, await log.span(topics.commands, number))
+        check_applied(number, partition.applied, await log.span(topics.commands, number))
         return found, commands
 
-    def _check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
+    def check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
+        """Raise `LogDamaged` where the applied offset is one of another topic."""
         if lease is not None and lease.topic_id and lease.topic_id != partition.topic_id:
             message = (
                 f"partition {partition.number}: the commands topic was deleted and created again since the last owner; "
@@ -359,7 +360,8 @@ class Owner:
         self._worker.engine.observer.partition(partition.number, partition.state.value, partition.epoch, detail)
 
 
-def _check_applied(number: int, applied: int, commands: Span) -> None:
+def check_applied(number: int, applied: int, commands: Span) -> None:
+    """Raise `LogDamaged` where commands are gone that were applied."""
     if commands.end < applied:
         message = (
             f"partition {number}: commands up to offset {applied} were applied, but the topic ends "
