@@ -93,20 +93,18 @@ def remembered_faults(
     cures = {
         topics.events: (
             EVENTS,
-            "and the state of its runs with it. Give the app a new name; or restore its topics from a copy and leave "
-            f"{topics.leases} out of it",
+            f"Give the app a new name; or restore its topics from a copy and leave {topics.leases} out of it",
         ),
         topics.checkpoints: (
             CHECKPOINTS,
-            "and the state of its runs with it. Stop all workers and make it anew from the events: "
-            f"{rebuild_command(topics)} --log URL",
+            f"Stop all workers and make it anew from the events: {rebuild_command(topics)} --log URL",
         ),
     }
     for name, (mark, cure) in cures.items():
         known, now = marks.get(mark), found.get(name)
         if known is not None and (now is None or now.id != known) and not (rebuilding and mark == CHECKPOINTS):
             what = "deleted" if now is None else "deleted and created again"
-            faults.append(f"topic {name} was {what} since the last owner, {cure}")
+            faults.append(f"topic {name} was {what} since the last owner, and the state of its runs with it. {cure}")
     return faults
 
 

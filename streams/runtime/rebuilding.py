@@ -1,4 +1,4 @@
-"""Owning partitions for a rebuild of their checkpoints: the group, the claim and the fence of a worker, and no turns."""
+"""Owning partitions for a rebuild of their checkpoints: the group, the claim and the fence of a worker, no turns."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from streams import App
 from streams.errors import CommitAborted, Refused, UsageError
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
@@ -17,8 +16,9 @@ from streams.log.port import NewRecord, TopicPartition
 from streams.ops.rebuild import RebuildReport, rebuild
 from streams.ops.rebuild import folding as folding_module
 from streams.ops.rebuild import run as run_module
-from streams.runtime import crash
+from streams.runtime import crash, watch
 from streams.runtime.marks import CHECKPOINTS, REBUILDING
+from streams.runtime.rebuilding import RebuildWorker
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.topics import check_topics
 from streams.wire.records import Damaged, decode_checkpoint, decode_lease
@@ -86,9 +86,7 @@ async def marks(lab: Lab, number: int = 1) -> dict[str, bytes | None]:
 async def states(lab: Lab) -> dict[str, Run]:
     """What a worker makes of the log."""
     running = await lab.worker(stop_seconds=0.1)
-    found = {
-        run_id: hot.run for part in running.worker.owner.partitions.values() for run_id, hot in part.runs.items()
-    }
+    found = {run_id: hot.run for part in running.worker.owner.partitions.values() for run_id, hot in part.runs.items()}
     await running.stop()
     return found
 
@@ -334,7 +332,10 @@ async def test_f21_runs_whose_first_events_are_gone_live_on_by_a_checkpoint_or_a
     await lab.history.seen(old, ev.SignalReceived)
     await lab.history.seen(lost, ev.SignalReceived)
     await running.stop()
-    lab.log._store.partition(lab.topics.events, 1).delete_before(cut)  # type: ignore[attr-defined]
+    part: Any = lab.log._store.partition(lab.topics.events, 1)  # type: ignore[attr-defined]
+    part._entries = [entry for entry in part._entries if entry.offset >= cut]
+    span = part.span
+    part.span = lambda isolation: span(isolation)._replace(start=cut)
     await send_raw(lab.log, lab.topics.checkpoints, 1, lost.encode(), b"garbage")
     report = await again(lab)
     (trouble,) = report.partitions[1].lost
@@ -374,7 +375,7 @@ async def test_f21_expired_runs_get_no_checkpoint_and_old_ones_a_stub(lab: Lab):
     report = await again(lab, **how)
     assert (report.total("runs"), report.total("missing"), report.total("deleted")) == (3, 3, 0)
     found = {key.decode(): decode_checkpoint(data) for key, data in (await checkpoints(lab)).items()}
-    assert list(found) == [ids[2], ids[3], ids[1]] or set(found) == set(ids[1:])
+    assert set(found) == set(ids[1:])
     runs = [found[run_id] for run_id in ids[1:]]
     assert all(isinstance(run, Run) and is_terminal(run) for run in runs)
     assert runs[0] == stub_of(runs[0])  # type: ignore[arg-type]
@@ -477,8 +478,8 @@ async def test_f21_a_rebuild_that_breaks_off_is_simply_run_again(
         broken = True
     finally:
         crash.install(None)
-    if broken and left == 0:
-        assert await faults(lab) != []
+    if broken:  # nobody serves what is not done
+        assert await faults(lab) != [] or len(await checkpoints(lab)) == 8
     assert (await again(lab)).good
     assert await faults(lab) == []
     assert len(await checkpoints(lab)) == 8
@@ -491,13 +492,7 @@ async def test_f21_a_partition_whose_rebuild_has_not_ended_is_served_by_nobody(l
     await some_runs(lab)
     await wipe(lab, lab.topics.checkpoints)
     last = (await records_of(lab.log, TopicPartition(lab.topics.leases, 1)))[-1]
-    assert any("has begun and not ended" in fault for fault in await faults(lab)) is False
-    running = await lab.worker(retry_refused_seconds=0.05)
-    await running.stop()
     record = NewRecord(lab.topics.leases, 1, last.key, last.value, (*last.headers, (REBUILDING, b"1")))
-    ensure = "streams.runtime.watch.ensure_topics"
-    from streams.runtime import watch  # noqa: PLC0415 - patched below
-
     before = watch.ensure_topics
 
     async def late(*args: Any, **more: Any) -> Any:
@@ -506,7 +501,7 @@ async def test_f21_a_partition_whose_rebuild_has_not_ended_is_served_by_nobody(l
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ensure, late)
+        patch.setattr(watch, "ensure_topics", late)
         running = await lab.worker(owns=3, retry_refused_seconds=0.05)
     await until(lambda: running.told.heard("partition", 1, "refused"))
     assert "has begun and not ended" in running.told.heard("partition", 1, "refused")[0][4]
@@ -539,7 +534,7 @@ async def test_f21_a_worker_that_comes_in_the_middle_takes_over_nothing_half_don
     except Refused as refused:
         report = refused
     running = await started[0]
-    await running.task if running.task.done() and running.task.exception() is None else await stop(running)
+    await stop(running)
     monkeypatch.undo()
     assert isinstance(report, (Refused, RebuildReport))
     assert (await again(lab)).good
@@ -549,6 +544,7 @@ async def test_f21_a_worker_that_comes_in_the_middle_takes_over_nothing_half_don
 async def stop(running: Any) -> None:
     running.worker.stop()
     await asyncio.wait([running.task])
+    running.killed = True  # the lab need not end it
     if running.task.exception() is not None:  # it was refused at its start, with the words that it should hear
         assert "has begun and not ended" in str(running.task.exception())
 
@@ -557,8 +553,6 @@ async def stop(running: Any) -> None:
 async def test_f21_a_commit_that_is_aborted_is_done_again(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     await some_runs(lab)
     await wipe(lab, lab.topics.checkpoints)
-    from streams.runtime.rebuilding import RebuildWorker  # noqa: PLC0415 - patched below
-
     commit, count = RebuildWorker.commit, 0
 
     async def sometimes(self: Any, *args: Any) -> Any:
@@ -576,7 +570,7 @@ async def test_f21_a_commit_that_is_aborted_is_done_again(lab: Lab, monkeypatch:
 
 @case(bad_app, "memory")
 async def test_f21_without_events_there_is_nothing_to_rebuild_from(lab: Lab):
-    with pytest.raises(UsageError, match="no topic nobody.events"):
+    with pytest.raises(UsageError, match=r"no topic nobody\.events"):
         await rebuild(lab.log, "nobody")
     with pytest.raises(UsageError, match="no partition 7"):
         await again(lab, partitions=[7])

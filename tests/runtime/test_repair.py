@@ -11,17 +11,13 @@ import pytest
 
 from streams import App, Context, TaskContext
 from streams.client import Client
-from streams.errors import Refused
 from streams.kernel import bodies as ev
-from streams.kernel import commands as cmd
-from streams.kernel.events import Event
-from streams.kernel.run import REPAIRED, Run, Status
+from streams.kernel.run import REPAIRED
 from streams.log.port import TopicPartition
 from streams.ops.repair import RepairPlan, plan_repair
 from streams.wire.headers import SENT_BACK
-from streams.wire.records import decode_checkpoint, encode_checkpoint, encode_event
 from tests.runtime.checker import records_of
-from tests.runtime.history import resume, send_raw, signal, start, until
+from tests.runtime.history import resume, send_raw, signal, until
 from tests.runtime.lab import Lab, Running, case
 from tests.runtime.test_bad_records import DAMAGES, damage, of_partition
 

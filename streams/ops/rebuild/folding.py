@@ -64,10 +64,8 @@ class Folding:
         run_id = run_id_of(record)
         before = self.partition.runs.get(run_id)
         seen = fold_event(self.partition, record, self._damaged)
-        if seen.epoch > self.epoch:
-            self.epoch = seen.epoch
-        if seen.applied > self.applied:
-            self.applied = seen.applied
+        self.epoch = max(self.epoch, seen.epoch)
+        self.applied = max(self.applied, seen.applied)
         if seen.hot is not None:
             if is_terminal(seen.hot.run):
                 self._end(seen.hot)

@@ -1,4 +1,4 @@
-"""What stands among the checkpoints of a partition, in few bytes a run: a digest tells whether a new one is the same."""
+"""What stands among the checkpoints of a partition, in few bytes a run: a digest tells whether a new one differs."""
 
 from __future__ import annotations
 
