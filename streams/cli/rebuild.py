@@ -93,12 +93,11 @@ def _print_report(report: RebuildReport) -> None:
     out = console()
     would = "would be " if report.dry_run else ""
     total = report.total
-    out.print(
-        f"app {report.app}: {total('events'):,} events of {total('runs'):,} runs folded; {total('written'):,} checkpoints "
-        f"{would}written ({total('missing'):,} were missing, {total('unreadable'):,} unreadable, {total('behind'):,} behind"
-        f"), {total('unchanged'):,} unchanged, {total('deleted'):,} {would}deleted",
-        soft_wrap=True,
-    )
+    kinds = ", ".join(f"{total(name):,} {name}" for name in ("missing", "unreadable", "behind"))
+    text = f"app {report.app}: {total('events'):,} events of {total('runs'):,} runs folded"
+    text += f"; {total('written'):,} checkpoints {would}written ({kinds})"
+    text += f", {total('unchanged'):,} unchanged, {total('deleted'):,} {would}deleted"
+    out.print(text, soft_wrap=True)
     if total("sent_back"):
         out.print(f"{total('sent_back'):,} commands that had waited {would or 'were '}sent back", soft_wrap=True)
     for part in report.partitions:
@@ -117,10 +116,8 @@ def _lines(part: PartitionReport) -> Iterator[tuple[str, str]]:
     for trouble in part.damaged[:_NAMED_MAX]:
         yield f"✗ {trouble.run_id} is damaged: {trouble.reason} · streams rebuild {trouble.run_id} --reason TEXT", "red"
     for trouble in part.lost[:_NAMED_MAX]:
-        yield (
-            f"✗ {trouble.run_id} cannot be recovered: {trouble.reason} · streams cancel {trouble.run_id} --force",
-            "red",
-        )
+        cure = f"streams cancel {trouble.run_id} --force"
+        yield f"✗ {trouble.run_id} is not recoverable: {trouble.reason} · {cure}", "red"
     more = max(0, len(part.damaged) - _NAMED_MAX) + max(0, len(part.lost) - _NAMED_MAX)
     if more:
         yield f"… and {more} more of partition {part.partition}; --json names all", "red"
@@ -141,7 +138,7 @@ async def _repair(args: argparse.Namespace) -> int:
         print_json({**_plain(plan), **facts})
     else:
         _print_plan(plan)
-        _print_end(plan, args.dry_run, new=new, parked=parked)
+        _print_end(plan, dry_run=args.dry_run, new=new, parked=parked)
     return 0
 
 
@@ -192,11 +189,11 @@ def _print_plan(plan: RepairPlan) -> None:
         out.print(plain(text, style), soft_wrap=True)
 
 
-def _print_end(plan: RepairPlan, dry_run: bool, *, new: bool | None, parked: bool) -> None:
+def _print_end(plan: RepairPlan, *, dry_run: bool, new: bool | None, parked: bool) -> None:
     name = plan.run_id
     if dry_run:
-        after = "would stay blocked until: streams retry" if parked else "would then go on by itself:"
-        text = f"nothing was changed; the run {after} {name if parked else 'leave out --dry-run'}"
+        after = f"stay blocked until: streams retry {name}" if parked else "go on by itself"
+        text = f"nothing was changed; once repaired, the run would {after}"
     elif new is None:
         text = f"the request for run {name} is in the log; no worker has taken it yet"
     elif parked:

@@ -19,7 +19,7 @@ from streams.client.follower import Follower
 from streams.client.partition_view import PartitionView, RunLoader
 from streams.client.reading import Progress, StoredEvent, scan, stored_event
 from streams.client.sender import BATCH_MAX, Sender, Sent
-from streams.errors import Refused, RunCancelled, UnknownRun, UsageError
+from streams.errors import Refused, RunCancelled, UnknownRun, UsageError, WireError
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.run import Status
@@ -279,13 +279,32 @@ class Client:
                 if (status is None or view.status == status) and _has(view, attributes or {}):
                     yield view
 
-    async def history(self, run_id: str, /, *, progress: Progress | None = None) -> list[StoredEvent]:
-        """All events of the run in order. The log has no index: the whole partition is read."""
+    async def history(
+        self,
+        run_id: str,
+        /,
+        *,
+        progress: Progress | None = None,
+        unreadable: Callable[[int, WireError], None] | None = None,
+    ) -> list[StoredEvent]:
+        """All events of the run in order. The log has no index: the whole partition is read.
+
+        `unreadable` is called with the offset of each record that is no event; without it, one raises `WireError`.
+        """
         partition = await self._sender.partition(run_id)
         span = await self.log.span(self.topics.events, partition)
         key = run_id.encode()
         records = scan(self.log, self.topics.events, partition, span.start, span.end, progress=progress)
-        return [stored_event(record) async for record in records if record.key == key]
+        found = []
+        async for record in records:
+            if record.key == key:
+                try:
+                    found.append(stored_event(record))
+                except WireError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(record.offset, error)
+        return found
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

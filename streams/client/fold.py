@@ -60,7 +60,7 @@ class RunView(NamedTuple):
 class Fold:
     """The fold of one run. Give it the events of its partition in order."""
 
-    __slots__ = ("_marked", "_newer", "_owner", "checkpoint", "damage", "gone", "run", "run_id")
+    __slots__ = ("_marked", "_newer", "_owner", "_unread", "checkpoint", "damage", "gone", "run", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -72,6 +72,8 @@ class Fold:
         self._owner = (-1, "")
         self._marked = -1
         """Where the owner of the run found it damaged."""
+        self._unread = False
+        """Whether the damage is a record that cannot be read, and nothing was folded on the checkpoint before it."""
         self._newer = False
         """Whether a newer release wrote a record of the run: what follows cannot be judged, so it is not folded."""
 
@@ -106,7 +108,10 @@ class Fold:
                 return
         run = self.run
         if run is None or event.seq <= run.seq:
+            if self._unread:  # it came before an event that the checkpoint has in it
+                self.damage, self._unread = None, False
             return
+        self._unread = False
         self._see_owner(event)
         if isinstance(event.body, ev.RunExpired):
             self.gone = True
@@ -126,7 +131,9 @@ class Fold:
         message = f"{what} cannot be read: {error}"
         if isinstance(error, SchemaUnknown):
             self._see_newer(message)
-        elif not self._newer:
+        elif not self._newer and (self.run is None or not is_terminal(self.run)):
+            at, run = self.checkpoint, self.run
+            self._unread = self.damage is None and at is not None and run is not None and at.seq == run.seq
             self.damage = _damage(message)
 
     def view(self, partition: int, lease: Lease | None) -> RunView | None:

@@ -28,8 +28,8 @@ ROWS = (
         "The run's events do not follow on one another, or a record cannot be read. The message names the offset. Its"
         " other inputs wait among the dead letters; all other runs go on.",
         "Look at the history around that offset, and at who else writes to the topics. Then repair the run: the dry "
-        "run shows which state can still be made and what is lost with the rest; the repair goes on from there, and what "
-        "waits comes back in order. Or end it.",
+        "run shows which state can still be made and what is lost with the rest; the repair goes on from there, and "
+        "what waits comes back in order. Or end it.",
         ("streams history RUN", _DRY, _REPAIR, _FORCE),
     ),
     Row(

@@ -242,6 +242,9 @@ def fold_event(partition: Partition, record: Record, damaged: dict[str, tuple[Ho
     if event.seq <= hot.run.seq or (hot.damaged is not None and not isinstance(event.body, RunRepaired)):
         if hot.damaged is not None and event.seq > hot.run.seq:
             _note_seen(hot, event)
+        elif hot.damaged is not None and _covered(hot, event):
+            hot.damaged, hot.first_offset = None, None
+            damaged.pop(event.run_id, None)
         return shown
     if is_terminal(hot.run):
         return shown  # nothing changes a run that has ended
@@ -263,8 +266,17 @@ def fold_event(partition: Partition, record: Record, damaged: dict[str, tuple[Ho
     return Seen(shown.epoch, shown.applied, hot)
 
 
+def _covered(hot: Hot, event: Event) -> bool:
+    """Whether what cannot be read came before an event that the checkpoint has in it: then it came before that, too.
+
+    So it is with the damage before a repair, as long as the tail has not left it behind.
+    """
+    return hot.checkpoint_bytes > 0 and hot.since_bytes == 0 and event.identity == hot.run.identity
+
+
 def _note_seen(hot: Hot, event: Event) -> None:
     """How far a damaged run has come: its forced end must repeat no event."""
+    hot.since_bytes += 1  # no checkpoint has this in it
     at = max(event.at, hot.run.at)
     hot.run = hot.run._replace(identity=event.identity, seq=event.seq or 0, at=at, epoch=event.epoch)
 
