@@ -16,7 +16,8 @@ from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
 from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
-from bench.target import TARGETS, Target
+from bench.target import TARGETS, Target, url_of
+from bench.verify_courses import verify_log
 
 __all__ = ["COURSES", "Task", "run_course", "saturate"]
 
@@ -59,6 +60,13 @@ async def _saturated(task: Task) -> Metrics:
         meter = Meter()
         times = await saturate(target, "run", task.runs, task.in_flight)
         return {**meter.per_run(task.runs), **_spread(times), **target.facts()}
+
+
+async def _fill(task: Task) -> Metrics:
+    """Runs to be looked at by the next course; the process that has run them is not measured."""
+    async with _running(task) as target:
+        await saturate(target, "fill", task.runs, task.in_flight)
+    return {}
 
 
 async def saturate(target: Target, prefix: str, runs: int, in_flight: int) -> list[float]:
@@ -169,6 +177,8 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "alone": _alone,
     "approval": _approval,
     "fan-out": _fan_out,
+    "fill": _fill,
+    "verify": lambda task: verify_log(url_of(task.target, task.folder)),
     "loop": _loop,
     "waiting": _waiting,
     "restore": _restore,

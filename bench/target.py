@@ -10,7 +10,7 @@ from bench.broker import broker_url
 from bench.jobs import Job
 from bench.streams_target import StreamsTarget
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["TARGETS", "Target", "url_of"]
 
 
 class Target(Protocol):
@@ -44,7 +44,16 @@ class Target(Protocol):
         """Whatever else is worth knowing since the start, as metrics."""
 
 
-TARGETS: Mapping[str, Callable[[], Target]] = {
-    "kafka": lambda: StreamsTarget("kafka", lambda _: broker_url()),
-    "sqlite": lambda: StreamsTarget("sqlite", lambda folder: f"sqlite:///{folder}/log.db"),
+_URLS: Mapping[str, Callable[[Path], str]] = {
+    "kafka": lambda _: broker_url(),
+    "sqlite": lambda folder: f"sqlite:///{folder}/log.db",
 }
+TARGETS: Mapping[str, Callable[[], Target]] = {
+    "kafka": lambda: StreamsTarget("kafka", _URLS["kafka"]),
+    "sqlite": lambda: StreamsTarget("sqlite", _URLS["sqlite"]),
+}
+
+
+def url_of(target: str, folder: Path) -> str:
+    """The address of the log of a measurement."""
+    return _URLS[target](folder)

@@ -36,6 +36,7 @@ _GROUPS = {
     "ask": "talk to runs",
     "look": "look at runs",
     "repair": "help runs that wait for an operator",
+    "prove": "show that the log is right",
 }
 
 

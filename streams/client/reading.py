@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import NamedTuple
 
 from streams.errors import LogUnavailable
@@ -11,7 +11,7 @@ from streams.kernel.events import Event
 from streams.log.port import Log, Reader, Record, TopicPartition
 from streams.wire.records import decode_event
 
-__all__ = ["Progress", "StoredEvent", "scan", "stored_event"]
+__all__ = ["Progress", "StoredEvent", "batches", "scan", "stored_event"]
 
 Progress = Callable[[int, int], None]
 """Called with how many offsets have been read, and how many there are to read."""
@@ -41,15 +41,25 @@ async def scan(
 
     An empty read does not mean that the end is reached. Raises `LogUnavailable` when nothing comes for long.
     """
+    async for records in batches(log, topic, partition, start, end, progress=progress):
+        for record in records:
+            yield record
+
+
+async def batches(
+    log: Log, topic: str, partition: int, start: int, end: int, *, progress: Progress | None = None
+) -> AsyncGenerator[list[Record], None]:
+    """The same by the batch, for who reads much; a batch may be empty."""
     if start >= end:
         return
     place = TopicPartition(topic, partition)
     reader = log.reader({place: start})
     try:
         while reader.position(place) < end:
-            for record in await _read_on(reader, place):
-                if record.offset < end:
-                    yield record
+            records = await _read_on(reader, place)
+            if records and records[-1].offset >= end:
+                records = [record for record in records if record.offset < end]
+            yield records
             if progress is not None:
                 progress(min(reader.position(place), end) - start, end - start)
     finally:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from streams.errors import WireError
 from streams.kernel import bodies
 from streams.kernel.changes import FieldValue
 from streams.kernel.run import Delivered, InboxItem, Issued, OpPhase, OpState, Phase, Run
 from streams.kernel.vector import Vector
-from streams.wire.binary import Model
+from streams.wire.binary import FAULTS, Model, read_text
 from streams.wire.framing import RecordCodec
 from streams.wire.schemas import SchemaUnknown
 
-__all__ = ["STATE_VERSION", "Damaged", "checkpoint_id", "decode_checkpoint", "encode_checkpoint"]
+__all__ = [
+    "STATE_VERSION",
+    "Damaged",
+    "canonical_checkpoint",
+    "checkpoint_id",
+    "decode_checkpoint",
+    "encode_checkpoint",
+]
 
 STATE_VERSION = 1
 """The meaning of the state inside a checkpoint. It grows where an older release would misread what it can parse."""
@@ -80,3 +88,20 @@ def decode_checkpoint(data: bytes) -> Run | Damaged:
         )
     assert isinstance(state, Run | Damaged)
     return state
+
+
+def canonical_checkpoint(data: bytes) -> tuple[str, bytes]:
+    """The id that a checkpoint carries, and its bytes as this release writes them.
+
+    What has the newest schema is not decoded, for it is compared with bytes of that schema. Raises WireError.
+    """
+    prefix = _codec.newest.prefix
+    if not data.startswith(prefix):
+        state = decode_checkpoint(data)
+        return checkpoint_id(state), encode_checkpoint(state)
+    try:
+        id_, end = read_text(data, len(prefix))
+    except FAULTS as error:
+        raise WireError(f"the checkpoint's {len(data)} bytes end too early ({type(error).__name__})") from None
+    del end
+    return id_, data

@@ -8,7 +8,7 @@ from streams.kernel.events import TYPES, Event, event_id
 from streams.wire.binary import Model
 from streams.wire.framing import RecordCodec
 
-__all__ = ["decode_event", "encode_event"]
+__all__ = ["decode_event", "decode_event_and_id", "encode_event"]
 
 _NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
 _MODEL = Model(
@@ -28,7 +28,12 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """Raises WireError for bytes that are no event."""
-    _, run_id, identity, seq, at, cause, offset, epoch, code, type_, body = _codec.decode(data)
+    return decode_event_and_id(data)[1]
+
+
+def decode_event_and_id(data: bytes) -> tuple[str, Event]:
+    """The same with the id that the record carries, which `event_id` gives for a record of ours."""
+    id_, run_id, identity, seq, at, cause, offset, epoch, code, type_, body = _codec.decode(data)
     if TYPES[type(body)] != type_:
         raise WireError(f"the event says that it is {type_!r} but holds the body of {TYPES[type(body)]!r}")
-    return Event(run_id, identity, seq, at, cause, offset, epoch, body, code)
+    return id_, Event(run_id, identity, seq, at, cause, offset, epoch, body, code)

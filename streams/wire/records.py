@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from streams.wire.checkpoints import Damaged, checkpoint_id, decode_checkpoint, encode_checkpoint
+from streams.wire.checkpoints import (
+    Damaged,
+    canonical_checkpoint,
+    checkpoint_id,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from streams.wire.commands import CommandUnreadable, decode_command, encode_command
-from streams.wire.events import decode_event, encode_event
+from streams.wire.events import decode_event, decode_event_and_id, encode_event
 from streams.wire.messages import (
     DeadLetter,
     EffectMessage,
@@ -23,12 +29,14 @@ __all__ = [
     "DeadLetter",
     "EffectMessage",
     "Lease",
+    "canonical_checkpoint",
     "checkpoint_id",
     "decode_checkpoint",
     "decode_command",
     "decode_dead_letter",
     "decode_effect",
     "decode_event",
+    "decode_event_and_id",
     "decode_lease",
     "encode_checkpoint",
     "encode_command",

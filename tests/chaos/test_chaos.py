@@ -7,6 +7,7 @@ likely again and not certain.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import secrets
@@ -20,6 +21,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from streams.dev import Kafka
+from streams.log.kafka import open_kafka
+from streams.ops.verify import Report, verify
 from streams.wire.topics import topics_of
 from tests.chaos.checker import Found, check
 from tests.chaos.dump import read_topics, write_dump
@@ -83,8 +86,12 @@ def test_chaos(own_kafka: Kafka, tmp_path: Path, say: Callable[[str], None]) -> 
     found = check(dump, load.accepted, load.plans)
     wrong = [*crew.wrong, *found.wrong]
     wrong += check_outside(found, read_calls(tmp_path / "outside"), payments(tmp_path / "outside"), load.plans)
+    report = asyncio.run(_verify(own_kafka))
+    wrong += [f"streams verify: {found.kind} of run {found.run_id!r}: {found}" for found in report.divergences]
+    wrong += _unlike(report, found)
     wrong += [f"no fault of this kind has hit: {fault} with {target}" for fault, target in crew.missing]
     say(_story(crew, load, found, time.monotonic() - began))
+    say(f"chaos: streams verify took {report.seconds:.1f} s in {report.passes} passes")
     if wrong:
         write_dump(dump, tmp_path / "topics")
         pytest.fail(
@@ -96,6 +103,27 @@ def test_chaos(own_kafka: Kafka, tmp_path: Path, say: Callable[[str], None]) -> 
         )
     assert {plan.kind for plan in load.plans.values()} == set(KINDS)
     assert found.epochs > PARTITIONS, "no partition has changed its owner"
+
+
+async def _verify(kafka: Kafka) -> Report:
+    """What users have to prove their log; in several passes, for that is the harder way."""
+    log = await open_kafka(kafka.url)
+    try:
+        return await verify(log, "chaos", memory_bytes_max=300_000)
+    finally:
+        await log.close()
+
+
+def _unlike(report: Report, found: Found) -> list[str]:
+    """Both have looked at the same log."""
+    runs = len({event.identity for *_, event in found.events if event.seq is not None})
+    effects = sum(map(len, found.effects.values()))
+    seen = (report.runs, report.events, report.effects)
+    return (
+        []
+        if seen == (runs, len(found.events), effects)
+        else [f"streams verify has seen other runs, events, effects: {seen}"]
+    )
 
 
 def _first_of_each(wrong: list[str]) -> list[str]:

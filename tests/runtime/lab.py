@@ -19,6 +19,7 @@ from streams.log.memory import open_memory
 from streams.log.port import Log
 from streams.log.sqlite import open_sqlite
 from streams.observer import Observer
+from streams.ops.verify import verify
 from streams.runtime import worker as worker_module
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.topics import ensure_topics
@@ -123,10 +124,14 @@ class Lab:
         return running
 
     async def check(self) -> Checked:
-        """Prove the log right."""
-        return await check_log(
+        """Prove the log right, twice: by the checker of the tests, and by what users have for it."""
+        checked = await check_log(
             self.log, self.app.name, self.app.effects, partitions=PARTITIONS, damaged=frozenset(self.damaged)
         )
+        report = await verify(self.log, self.app.name)
+        divergent = [found for found in report.divergences if found.run_id not in self.damaged]
+        assert not divergent, divergent
+        return checked
 
     async def end(self) -> None:
         for running in self.running:

@@ -1,0 +1,179 @@
+"""Joins the effects that events have emitted with the messages of the outbox: both come in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from streams.errors import WireError
+from streams.kernel.bodies import EffectEmitted
+from streams.kernel.events import Event
+from streams.kernel.run import Run
+from streams.log.port import Record, Span
+from streams.ops.verify.diff import short
+from streams.ops.verify.findings import Findings
+from streams.ops.verify.place import Place, code_of, text_of
+from streams.ops.verify.report import Divergence
+from streams.ops.verify.shares import Counts, Share, bucket_of
+from streams.wire.records import EffectMessage, decode_effect
+
+__all__ = ["EffectJoin", "Orphan"]
+
+_AHEAD_MAX = 1_000
+"""Messages that are kept while the one that an event emitted is looked for; a lost one must not bring all to memory."""
+_OF_THE_WORKFLOW = frozenset({"workflow", "version"})
+
+
+class _Emitted(NamedTuple):
+    """The message that an event leads to, where the event lies, and its run where that could be folded."""
+
+    key: bytes
+    event: Event
+    offset: int
+    message: EffectMessage
+    run: Run | None
+
+
+class Orphan(NamedTuple):
+    """A message that no event is left for."""
+
+    key: bytes
+    found_key: bytes | None
+    offset: int
+    message: EffectMessage
+
+
+class EffectJoin:
+    """One effect in one partition. Feed it in order; what is not matched stays until the end."""
+
+    def __init__(self, place: Place, findings: Findings, name: str, span: Span, sure_end: int) -> None:
+        """`sure_end`: messages below it were written before the end of the events was captured."""
+        self.compared, self.gone = Counts(), Counts()
+        self._place = place
+        self._findings = findings
+        self._name = name
+        self._topic = place.topics.effect(name)
+        self._sure_end = sure_end
+        self._begun = span.start == 0
+        """Whether the first message that retention has left was met among the events."""
+        self._awaiting: dict[str, _Emitted] = {}
+        self._early: dict[str, Orphan] = {}
+        self._newest = ""
+        self._first_matched: int | None = None
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether messages are needed: for the last effect that was emitted, or to know where retention has cut."""
+        if not self._begun:
+            return not self._early
+        return self._newest in self._awaiting and len(self._early) < _AHEAD_MAX
+
+    def keep(self, share: Share) -> None:
+        """Forget the runs outside the share."""
+        self._awaiting = {id_: one for id_, one in self._awaiting.items() if share.holds(one.key)}
+        self._early = {id_: one for id_, one in self._early.items() if share.holds(one.key)}
+
+    def emitted(self, key: bytes, record: Record, event: Event, body: EffectEmitted, run: Run | None) -> None:
+        """An event emits an effect."""
+        message = EffectMessage(
+            effect_id=f"{event.identity}/{body.op}",
+            run_id=event.run_id,
+            effect=body.effect,
+            payload=body.payload,
+            idempotency_key=body.key,
+            epoch=event.epoch,
+            at=event.at,
+            workflow="" if run is None else run.workflow,
+            version=0 if run is None else run.version,
+            op=body.op,
+        )
+        one = _Emitted(key, event, record.offset, message, run)
+        early = self._early.pop(message.effect_id, None)
+        if early is not None:
+            self._begun = True
+            self._match(one, early)
+        elif not self._begun:
+            self.gone.by_bucket[bucket_of(key)] += 1
+        else:
+            self._newest = message.effect_id
+            self._awaiting[message.effect_id] = one
+
+    def feed(self, records: Sequence[Record], share: Share) -> None:
+        """The next messages."""
+        for record in records:
+            key = record.key or b""
+            try:
+                message = decode_effect(record.value or b"")
+            except WireError as error:
+                text = f"it cannot be read: {error}"
+                if share.holds(key):
+                    self._add("effect.unreadable", key, text_of(key), record.offset, text)
+                continue
+            run_key = message.run_id.encode()  # the record's key may be wrong
+            if not share.holds(run_key):
+                continue
+            found = Orphan(run_key, record.key, record.offset, message)
+            one = self._awaiting.pop(message.effect_id, None)
+            if one is not None:
+                self._match(one, found)
+            elif message.effect_id in self._early:
+                self._judge(found, is_known=True)
+            else:
+                self._early[message.effect_id] = found
+
+    def _match(self, one: _Emitted, found: Orphan) -> None:
+        self.compared.by_bucket[bucket_of(one.key)] += 1
+        if self._first_matched is None:
+            self._first_matched = found.offset
+        if found.found_key != found.key:
+            self._differs(one, found, "key", text_of(found.key), text_of(found.found_key))
+        if found.message == one.message:
+            return
+        for name, wanted, is_ in zip(EffectMessage._fields, one.message, found.message, strict=True):
+            if wanted != is_ and (one.run is not None or name not in _OF_THE_WORKFLOW):
+                self._differs(one, found, name, short(wanted), short(is_))
+                return
+
+    def _differs(self, one: _Emitted, found: Orphan, field: str, expected: str, is_: str) -> None:
+        text = f"the message {one.message.effect_id} is not what its event says"
+        found_ = self._divergence("effect.differs", one.event.run_id, found.offset, text)
+        self._findings.add(
+            one.key,
+            found_._replace(seq=one.event.seq, field=field, expected=expected, found=is_, code=code_of(one.run)),
+        )
+
+    def finish(self, *, trimmed: bool) -> list[Orphan]:
+        """All was fed; `trimmed`: the first events are gone. Returns the messages that no event was found for."""
+        for id_, one in self._awaiting.items():
+            text = f"effect {id_} was emitted (event at offset {one.offset}) and has no message"
+            found = self._divergence("effect.lost", one.event.run_id, None, text)
+            self._findings.add(one.key, found._replace(seq=one.event.seq, code=code_of(one.run)))
+        orphans = []
+        for orphan in self._early.values():
+            if orphan.offset >= self._sure_end:
+                continue  # of a transaction behind the captured end of the events
+            if trimmed and (self._first_matched is None or orphan.offset < self._first_matched):
+                self.gone.by_bucket[bucket_of(orphan.key)] += 1
+            else:
+                orphans.append(orphan)
+        self._awaiting, self._early = {}, {}
+        return orphans
+
+    def judge(self, orphans: Sequence[Orphan], emitted: Collection[str]) -> None:
+        """Tell those whose effect was `emitted`, and has another message, from those that nobody has emitted."""
+        for orphan in orphans:
+            self._judge(orphan, is_known=orphan.message.effect_id in emitted)
+
+    def _judge(self, orphan: Orphan, *, is_known: bool) -> None:
+        id_ = orphan.message.effect_id
+        if is_known:
+            kind, text = "effect.twice", f"effect {id_} was published before"
+        else:
+            kind, text = "effect.orphan", f"no event has emitted effect {id_}"
+        self._add(kind, orphan.key, text_of(orphan.key), orphan.offset, text)
+
+    def _add(self, kind: str, key: bytes, run_id: str, offset: int, text: str) -> None:
+        self._findings.add(key, self._divergence(kind, run_id, offset, text))
+
+    def _divergence(self, kind: str, run_id: str, offset: int | None, text: str) -> Divergence:
+        return Divergence(kind, run_id, self._place.number, self._topic, offset, text)
