@@ -59,7 +59,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
 }
 KERNEL_MAY_IMPORT = set(
     "__future__ ast collections collections.abc dataclasses datetime enum functools hashlib heapq inspect itertools "
-    "math operator textwrap types typing uuid".split()
+    "json math operator textwrap types typing uuid".split()
 )
 KERNEL_BANNED_NAMES = {"utcnow", "today", "uuid1", "uuid4"}  # as names, attributes and strings for getattr
 KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}

@@ -16,7 +16,7 @@ from streams.cli.wait import print_end, wait_for_end
 from streams.client import Client, RunView, Sent
 from streams.errors import Refused, UsageError
 
-__all__ = ["ANSWER_SECONDS", "add"]
+__all__ = ["ANSWER_SECONDS", "add", "operator_name"]
 
 ANSWER_SECONDS = 5.0
 """How long a request waits to hear what a worker made of it. The request is in the log by then, and stays there."""
@@ -157,7 +157,8 @@ async def _ask(args: argparse.Namespace, send: Request) -> int:
         return 0
 
 
-def _operator() -> str:
+def operator_name() -> str:
+    """Who sits at the terminal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers
@@ -173,19 +174,19 @@ async def _signal(client: Client, args: argparse.Namespace) -> Sent:
 
 
 async def _cancel(client: Client, args: argparse.Namespace) -> Sent:
-    return await client.cancel(args.run, force=args.force, operator=_operator())
+    return await client.cancel(args.run, force=args.force, operator=operator_name())
 
 
 async def _retry(client: Client, args: argparse.Namespace) -> Sent:
-    return await client.retry(args.run, op=args.op, operator=_operator())
+    return await client.retry(args.run, op=args.op, operator=operator_name())
 
 
 async def _skip(client: Client, args: argparse.Namespace) -> Sent:
-    return await client.skip(args.run, args.op, operator=_operator())
+    return await client.skip(args.run, args.op, operator=operator_name())
 
 
 async def _complete(client: Client, args: argparse.Namespace) -> Sent:
-    return await client.complete(args.run, args.op, args.value, operator=_operator())
+    return await client.complete(args.run, args.op, args.value, operator=operator_name())
 
 
 def _result(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from streams.cli.terminal import console, note, print_json, show
 from streams.client import Client, RunView
 from streams.client.reading import Progress as Report
 from streams.clock import SystemClock
-from streams.errors import UnknownRun
+from streams.errors import UnknownRun, WireError
 from streams.kernel.run import Status
 from streams.ops import views
 from streams.ops.diagnose import diagnose
@@ -82,7 +82,7 @@ def _history(args: argparse.Namespace) -> int:
     async def look() -> int:
         async with connect(args) as client:
             with reading() as report:
-                history = await client.history(args.run, progress=report)
+                history = await client.history(args.run, progress=report, unreadable=_unreadable)
             if not history:
                 raise _unknown(client, args.run)
             if getattr(args, "json", False):
@@ -109,6 +109,10 @@ def _diagnose(args: argparse.Namespace) -> int:
         return 0
 
     return asyncio.run(look())
+
+
+def _unreadable(offset: int, error: WireError) -> None:
+    note(f"the record at offset {offset} of the events cannot be read: {error}")
 
 
 async def _known(client: Client, name: str) -> RunView:

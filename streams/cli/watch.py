@@ -73,6 +73,10 @@ class TerminalObserver(Observer):
 
     def run_blocked(self, run_id: str, code: str, message: str) -> None:
         cure = f"mend it, then: streams retry {run_id} (or: streams diagnose {run_id})"
+        if code == "RUN_DAMAGED":
+            cure = f"see what can be repaired: streams rebuild {run_id} --reason TEXT --dry-run"
+        elif code == "REPAIRED":
+            cure = f"see: streams diagnose {run_id}"
         self._say(
             "blocked", f"{run_id}: {error_text(code, message)} · {cure}", run_id=run_id, code=code, message=message
         )

@@ -19,7 +19,7 @@ from streams.client.follower import Follower
 from streams.client.partition_view import PartitionView, RunLoader
 from streams.client.reading import Progress, StoredEvent, scan, stored_event
 from streams.client.sender import BATCH_MAX, Sender, Sent
-from streams.errors import Refused, RunCancelled, UnknownRun, UsageError
+from streams.errors import Refused, RunCancelled, UnknownRun, UsageError, WireError
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.run import Status
@@ -184,6 +184,10 @@ class Client:
         data = self.values.encode(value, f"the value for op {op} of run {run_id!r}")
         return await self._send(run_id, cmd.Complete(op, data), None, operator)
 
+    async def repair(self, run_id: str, request: cmd.Repair, /, *, operator: str = "") -> Sent:
+        """Give a damaged run the state that `request` holds; `streams.ops.repair` makes one of what can be read."""
+        return await self._send(run_id, request, None, operator)
+
     # -- what became of it ---------------------------------------------------------------------------------------
 
     async def accepted(self, sent: Sent, /, *, timeout: float | None = ACCEPT_SECONDS) -> bool:
@@ -275,13 +279,32 @@ class Client:
                 if (status is None or view.status == status) and _has(view, attributes or {}):
                     yield view
 
-    async def history(self, run_id: str, /, *, progress: Progress | None = None) -> list[StoredEvent]:
-        """All events of the run in order. The log has no index: the whole partition is read."""
+    async def history(
+        self,
+        run_id: str,
+        /,
+        *,
+        progress: Progress | None = None,
+        unreadable: Callable[[int, WireError], None] | None = None,
+    ) -> list[StoredEvent]:
+        """All events of the run in order. The log has no index: the whole partition is read.
+
+        `unreadable` is called with the offset of each record that is no event; without it, one raises `WireError`.
+        """
         partition = await self._sender.partition(run_id)
         span = await self.log.span(self.topics.events, partition)
         key = run_id.encode()
         records = scan(self.log, self.topics.events, partition, span.start, span.end, progress=progress)
-        return [stored_event(record) async for record in records if record.key == key]
+        found = []
+        async for record in records:
+            if record.key == key:
+                try:
+                    found.append(stored_event(record))
+                except WireError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(record.offset, error)
+        return found
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class RunView(NamedTuple):
 class Fold:
     """The fold of one run. Give it the events of its partition in order."""
 
-    __slots__ = ("_marked", "_newer", "_owner", "checkpoint", "damage", "gone", "run", "run_id")
+    __slots__ = ("_marked", "_newer", "_owner", "_unread", "checkpoint", "damage", "gone", "run", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -72,6 +72,8 @@ class Fold:
         self._owner = (-1, "")
         self._marked = -1
         """Where the owner of the run found it damaged."""
+        self._unread = False
+        """Whether the damage is a record that cannot be read, and nothing was folded on the checkpoint before it."""
         self._newer = False
         """Whether a newer release wrote a record of the run: what follows cannot be judged, so it is not folded."""
 
@@ -106,15 +108,18 @@ class Fold:
                 return
         run = self.run
         if run is None or event.seq <= run.seq:
+            if self._unread:  # it came before an event that the checkpoint has in it
+                self.damage, self._unread = None, False
             return
+        self._unread = False
         self._see_owner(event)
         if isinstance(event.body, ev.RunExpired):
             self.gone = True
-        elif is_terminal(run) or (self._stuck_at(stored.offset) and not _forced(event)):
+        elif is_terminal(run) or (self._stuck_at(stored.offset) and not _mends(event)):
             return
         try:
             self.run = evolve(run, event)
-            if _forced(event):
+            if _mends(event):
                 self.damage = None
         except UnknownEvent as error:
             self._see_newer(f"{error} (offset {stored.offset} of the events)")
@@ -126,7 +131,9 @@ class Fold:
         message = f"{what} cannot be read: {error}"
         if isinstance(error, SchemaUnknown):
             self._see_newer(message)
-        elif not self._newer:
+        elif not self._newer and (self.run is None or not is_terminal(self.run)):
+            at, run = self.checkpoint, self.run
+            self._unread = self.damage is None and at is not None and run is not None and at.seq == run.seq
             self.damage = _damage(message)
 
     def view(self, partition: int, lease: Lease | None) -> RunView | None:
@@ -154,7 +161,7 @@ class Fold:
     def _opens(self, event: Event, offset: int) -> bool:
         """Whether `event` opens a run. Otherwise what came before it is missing, unless the run has expired."""
         self.gone = isinstance(event.body, ev.RunExpired)
-        if event.seq == 1:
+        if event.seq == 1 or isinstance(event.body, ev.RunRepaired):
             self.run, self.checkpoint = Run(event.run_id, event.identity), None
             if offset > self._marked:
                 self.damage = None
@@ -176,9 +183,9 @@ def _damage(message: str) -> Failure:
     return Failure("state", "RUN_DAMAGED", message)
 
 
-def _forced(event: Event) -> bool:
-    """Whether an operator ended the run: the only thing that a damaged one takes."""
-    return isinstance(event.body, ev.RunCancelled) and event.body.forced
+def _mends(event: Event) -> bool:
+    """Whether an operator repaired the run or ended it: what a damaged one takes."""
+    return isinstance(event.body, ev.RunRepaired) or (isinstance(event.body, ev.RunCancelled) and event.body.forced)
 
 
 def opened_at(identity: str) -> int:

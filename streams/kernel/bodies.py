@@ -282,6 +282,8 @@ class RunRewound(NamedTuple):
 
 
 class RunRepaired(NamedTuple):
+    """A run that could not be folded goes on from here. `changes` are its whole state: see `restate`."""
+
     changes: tuple[Change, ...]
     operator: str
     reason: str

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from streams.kernel.bodies import Change
+
 __all__ = [
     "COMMAND_TYPES",
     "Cancel",
     "Command",
     "Complete",
+    "Repair",
     "Reply",
     "Request",
     "Resume",
@@ -63,13 +66,26 @@ class Reply(NamedTuple):
     error: tuple[str, str, str] | None = None
 
 
+class Repair(NamedTuple):
+    """A whole state for a damaged run, made for the run of this identity with `seq` as the highest that was seen.
+
+    `parked`: the run stays blocked afterwards, until an operator sends a retry.
+    """
+
+    identity: str
+    seq: int
+    changes: tuple[Change, ...]
+    reason: str
+    parked: bool = False
+
+
 class Unsupported(NamedTuple):
     """A command that a later version of `streams` defines: update, fork, migrate, rewind. Refused by name."""
 
     type: str
 
 
-Request = Start | Resume | Signal | Cancel | Retry | Skip | Complete | Reply | Unsupported
+Request = Start | Resume | Signal | Cancel | Retry | Skip | Complete | Reply | Repair | Unsupported
 
 COMMAND_TYPES: dict[type, str] = {
     Start: "start",
@@ -80,6 +96,7 @@ COMMAND_TYPES: dict[type, str] = {
     Skip: "skip",
     Complete: "complete",
     Reply: "reply",
+    Repair: "repair",
 }
 
 

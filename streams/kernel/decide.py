@@ -28,8 +28,9 @@ from streams.kernel.drive import block, cancel_body, conform_answer, deliver, fo
 from streams.kernel.driver import Driver
 from streams.kernel.events import Event
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
-from streams.kernel.inputs import Due, Env, Input, Noted, Outcome, Returned
-from streams.kernel.run import OpPhase, OpState, Phase, Run, is_terminal
+from streams.kernel.inputs import Due, Env, Input, Noted, Outcome, Returned, SentBack
+from streams.kernel.repair import on_sent_back, waits_for_repair
+from streams.kernel.run import REPAIR_PENDING, OpPhase, OpState, Phase, Run, is_terminal
 
 __all__ = ["EARLY_INPUTS_MAX", "Decision", "decide", "refuse", "stop_run"]
 
@@ -74,6 +75,8 @@ def _take(draft: Draft, input_: Input) -> None:
         on_noted(draft, input_)
     elif isinstance(input_, Returned):
         on_returned(draft, input_)
+    elif isinstance(input_, SentBack):
+        on_sent_back(draft)
     else:
         on_recover(draft)
 
@@ -283,7 +286,13 @@ def _cancel(draft: Draft, command: Command, request: cmd.Cancel) -> None:
 
 def _retry(draft: Draft, command: Command, request: cmd.Retry) -> None:
     _require_open(draft, command)
-    if draft.run.blocked is not None and request.op is None:
+    blocked = draft.run.blocked
+    if blocked is not None and blocked.code == REPAIR_PENDING:
+        message = f"run {command.run_id!r} has just been repaired, and its commands are being sent back; wait for that"
+        raise Refused(REPAIR_PENDING, message)
+    if blocked is not None and request.op is None:
+        if waits_for_repair(draft.run):
+            on_recover(draft)  # first: what it settles is held, and delivered with the rest
         unblock(draft, command.operator)
     else:
         retry_op(draft, request.op)
@@ -304,6 +313,11 @@ def _reply(draft: Draft, command: Command, request: cmd.Reply) -> None:
     raise Refused("NO_SUCH_OP", f"op {request.op!r} is no request that waits for a reply")
 
 
+def _repair(draft: Draft, command: Command, _: cmd.Repair) -> None:
+    _require_open(draft, command)
+    raise Refused("NOT_DAMAGED", f"run {command.run_id!r} is not damaged as its owner has it; nothing was changed")
+
+
 def _unsupported(_: Draft, __: Command, request: cmd.Unsupported) -> None:
     raise Refused("NOT_SUPPORTED", f"command {request.type!r} is not supported by this version of streams")
 
@@ -317,5 +331,6 @@ _HANDLERS: dict[type, Callable[[Draft, Command, Any], None]] = {
     cmd.Skip: _skip,
     cmd.Complete: _complete,
     cmd.Reply: _reply,
+    cmd.Repair: _repair,
     cmd.Unsupported: _unsupported,
 }

@@ -8,6 +8,7 @@ from typing import Any
 from streams.kernel import bodies as ev
 from streams.kernel.changes import apply_changes, base_bytes, fresh_base
 from streams.kernel.events import DELIVERIES, Event
+from streams.kernel.restate import STATE_FIELDS, run_of
 from streams.kernel.run import (
     SEEN_MAX,
     Delivered,
@@ -39,11 +40,12 @@ def evolve(run: Run, event: Event) -> Run:
     """Return the state after `event`.
 
     Raises ValueError when the event does not follow on the state: a gap or a repeat in seq, or an event after the
-    end. Whoever folds a log treats that as damage of this run, unless it is an `UnknownEvent`.
+    end. Whoever folds a log treats that as damage of this run, unless it is an `UnknownEvent`. A `run.repaired` follows
+    on everything that is not later: it holds the whole state, so what could not be folded before it counts no more.
     """
     if event.seq is None:
         return run
-    if event.seq != run.seq + 1:
+    if event.seq != run.seq + 1 and not (isinstance(event.body, ev.RunRepaired) and event.seq > run.seq):
         message = f"event {event.seq} of run {run.run_id!r} does not follow on {run.seq}"
         raise ValueError(message)
     if is_terminal(run) and not isinstance(event.body, ev.RunExpired):
@@ -334,6 +336,17 @@ def _end(run: Run, phase: Phase, result: bytes | None, error: ev.Failure | None)
     }
 
 
+def _run_repaired(run: Run, event: Event, body: ev.RunRepaired) -> Changes:
+    unknown = sorted({change.field for change in body.changes} - set(STATE_FIELDS))
+    if unknown:
+        message = f"event {event.seq} of run {run.run_id!r} sets {unknown[0]!r}, which this version of streams lacks"
+        raise UnknownEvent(message)
+    state = run_of(run.run_id, event.identity, body.changes)
+    # Not what this reader has folded before: one that knows more or less of the damage must come to the same.
+    offset = state.offset if event.offset is None else max(state.offset, event.offset)
+    return state._replace(offset=offset)._asdict()
+
+
 def _nothing(_: Run, __: Event, ___: ev.Body) -> Changes:
     return {}
 
@@ -361,6 +374,7 @@ _FOLDS: dict[type, Callable[[Run, Event, Any], Changes]] = {
     ev.InputHeld: _input_held,
     ev.HeldDropped: _held_dropped,
     ev.RunOwned: _nothing,
+    ev.RunRepaired: _run_repaired,
     ev.RunExpired: _nothing,
     ev.RunCompleted: lambda run, _, body: _end(run, Phase.COMPLETED, body.result, None),
     ev.RunFailed: lambda run, _, body: _end(run, Phase.FAILED, None, body.error),

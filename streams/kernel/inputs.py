@@ -9,7 +9,7 @@ from streams.kernel.bodies import Failure
 from streams.kernel.codec import Codec
 from streams.kernel.commands import Command
 
-__all__ = ["Due", "Env", "Input", "Noted", "Outcome", "Recover", "Returned"]
+__all__ = ["Due", "Env", "Input", "Noted", "Outcome", "Recover", "Returned", "SentBack"]
 
 
 class Outcome(NamedTuple):
@@ -47,7 +47,11 @@ class Recover(NamedTuple):
     """The run was restored: whatever attempt the log shows as running is running no more."""
 
 
-Input = Command | Outcome | Due | Noted | Returned | Recover
+class SentBack(NamedTuple):
+    """The commands that have waited for the repair of a damaged run are in the log again."""
+
+
+Input = Command | Outcome | Due | Noted | Returned | Recover | SentBack
 
 
 class Env(NamedTuple):

@@ -12,6 +12,9 @@ from streams.kernel.vector import Vector
 
 __all__ = [
     "LEGAL_NEXT",
+    "REPAIRED",
+    "REPAIR_CODES",
+    "REPAIR_PENDING",
     "RUN_BYTES_MAX",
     "SEEN_MAX",
     "Delivered",
@@ -35,6 +38,14 @@ SEEN_MAX = 1_000
 
 RUN_BYTES_MAX = 700_000
 """Bound of a run's stored values in bytes, below the limit of a record, so that its checkpoint can be written."""
+
+REPAIR_PENDING = "REPAIR_PENDING"
+"""Why a run is blocked whose damage was mended, until the commands that have waited for it are sent back."""
+
+REPAIRED = "REPAIRED"
+"""Why it is blocked from then on, until a `retry`."""
+
+REPAIR_CODES = frozenset({REPAIR_PENDING, REPAIRED})
 
 
 class Phase(StrEnum):

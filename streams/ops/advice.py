@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from streams.ops.advice_repair import ROWS
+
 __all__ = ["ADVICE", "Advice", "advice_for", "errors_page"]
 
 
@@ -65,14 +67,6 @@ _TABLE = (
         "refused, so that an older worker changes nothing; the others go on.",
         "Run workers of that release (or upgrade the tool that told you); the partition is tried again every 30 s and "
         "then goes on by itself.",
-    ),
-    Advice(
-        "RUN_DAMAGED",
-        _RUN,
-        "The run's events do not follow on one another, or a record cannot be read. The message names the offset. Its"
-        " other inputs wait among the dead letters; all other runs go on.",
-        "Look at the history around that offset, and at who else writes to the topics. The run can only be ended.",
-        ("streams history RUN", _FORCE),
     ),
     Advice(
         "VALUE_UNREADABLE",
@@ -333,6 +327,7 @@ _TABLE = (
         "run.",
         "Produce with the murmur2 partitioner and the run id as key; then send the dead letter's bytes again.",
     ),
+    *(Advice(*row) for row in ROWS),
 )
 
 ADVICE: dict[str, Advice] = {advice.code: advice for advice in _TABLE}

@@ -108,7 +108,8 @@ async def diagnose(client: Client, run_id: str, *, now: int, progress: Progress 
     view = await client.get(run_id)
     if view is None:
         return None
-    history = await client.history(run_id, progress=progress)
+    # What cannot be read is the damage that the view tells of: it must not keep the rest from being told.
+    history = await client.history(run_id, progress=progress, unreadable=lambda *_: None)
     return diagnosis_of(view, history, client, now=now, backlog=await _backlog(client, view.partition))
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from streams.runtime.inputs import Arrived, Happened, Item
+from streams.runtime.inputs import Arrived, Happened, Item, SendBack
 
 __all__ = ["Inbox", "Taken"]
 
@@ -97,7 +97,7 @@ class Inbox:
 
     def _must_wait(self, item: Item, busy: Container[RunKey]) -> bool:
         number = item.partition.number
-        if isinstance(item, Happened):
+        if isinstance(item, (Happened, SendBack)):
             return (number, item.run_id) in busy
         if not isinstance(item, Arrived):
             return False

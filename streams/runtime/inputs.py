@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streams.kernel.inputs import Input
-from streams.log.port import Record
+from streams.log.port import NewRecord, Record
 from streams.runtime.partition import Hot, Partition
 
-__all__ = ["Arrived", "Damage", "Happened", "Item", "Sweep"]
+__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep"]
 
 
 class Arrived(NamedTuple):
@@ -42,4 +42,12 @@ class Damage(NamedTuple):
     offset: int
 
 
-Item = Arrived | Happened | Sweep | Damage
+class SendBack(NamedTuple):
+    """The commands that have waited for a repaired run, to be written again."""
+
+    partition: Partition
+    run_id: str
+    records: tuple[NewRecord, ...]
+
+
+Item = Arrived | Happened | Sweep | Damage | SendBack

@@ -13,12 +13,23 @@ from streams.wire.headers import read_headers
 from streams.wire.partitioner import partition_of
 from streams.wire.topics import Topics
 
-__all__ = ["check_keys", "check_number", "marks_of", "read_marks", "remembered_faults", "topic_id"]
+__all__ = [
+    "REBUILDING",
+    "check_keys",
+    "check_number",
+    "marks_of",
+    "read_marks",
+    "rebuild_command",
+    "remembered_faults",
+    "topic_id",
+]
 
 # Names of headers in the records of leases. Never change one: older leases hold them.
 PARTITIONS = "streams-partitions"
 EVENTS = "streams-events-topic"
 CHECKPOINTS = "streams-checkpoints-topic"
+REBUILDING = "streams-rebuilding"
+"""On the lease of a partition whose checkpoints are being made anew: nobody may serve it before that has ended."""
 _KEYS = 100
 _CHUNK = 5_000
 _READ_SECONDS = 0.02
@@ -34,29 +45,44 @@ def marks_of(topics: Topics, found: Mapping[str, TopicInfo]) -> Headers:
     )
 
 
-async def read_marks(log: Log, leases: TopicInfo) -> dict[str, str]:
-    """The marks of the newest lease of all partitions; empty where none was written yet."""
+async def read_marks(log: Log, leases: TopicInfo) -> dict[int, dict[str, str]]:
+    """The marks of the newest lease of each partition; empty where none was written yet."""
     places = [TopicPartition(leases.name, number) for number in range(leases.partitions)]
     spans = dict(zip(places, await asyncio.gather(*(log.span(*place) for place in places)), strict=True))
     open_ = {place: span.end for place, span in spans.items() if span.start < span.end}
     if not open_:
         return {}
-    newest, marks = -1, {}
+    marks: dict[int, dict[str, str]] = {}
     reader = log.reader({place: spans[place].start for place in open_})
     try:
         while any(reader.position(place) < end for place, end in open_.items()):
             for record in await reader.read(_CHUNK, _READ_SECONDS):
                 headers = read_headers(record.headers)
-                if PARTITIONS in headers and record.timestamp >= newest:
-                    newest, marks = record.timestamp, headers
+                if PARTITIONS in headers:
+                    marks[record.partition] = headers
     finally:
         await reader.close()
     return marks
 
 
-def remembered_faults(topics: Topics, found: Mapping[str, TopicInfo], marks: Mapping[str, str]) -> list[str]:
-    """What the topics have become since the newest lease, one sentence each; an empty list means: the same."""
+def rebuild_command(topics: Topics) -> str:
+    """What makes the checkpoints of an app anew."""
+    return f"streams rebuild --app {topics.app}"
+
+
+def remembered_faults(
+    topics: Topics, found: Mapping[str, TopicInfo], marks: Mapping[str, str], *, rebuilding: bool = False
+) -> list[str]:
+    """What the topics have become since a lease, one sentence each; an empty list means: the same.
+
+    `rebuilding` leaves out what a rebuild of the checkpoints mends.
+    """
     faults = []
+    if REBUILDING in marks and not rebuilding:
+        faults.append(
+            f"a rebuild of the checkpoints of app {topics.app} has begun and not ended: run it (again), "
+            f"{rebuild_command(topics)}"
+        )
     before, info = marks.get(PARTITIONS), found.get(topics.commands)
     if before is not None and info is not None and str(info.partitions) != before:
         faults.append(
@@ -64,14 +90,21 @@ def remembered_faults(topics: Topics, found: Mapping[str, TopicInfo], marks: Map
             f"{info.partitions} now: runs would start a second time on other partitions. A count cannot be lowered: "
             "give the app a new name, or restore the topics from a copy"
         )
-    for name, mark in ((topics.events, EVENTS), (topics.checkpoints, CHECKPOINTS)):
+    cures = {
+        topics.events: (
+            EVENTS,
+            f"Give the app a new name; or restore its topics from a copy and leave {topics.leases} out of it",
+        ),
+        topics.checkpoints: (
+            CHECKPOINTS,
+            f"Stop all workers and make it anew from the events: {rebuild_command(topics)} --log URL",
+        ),
+    }
+    for name, (mark, cure) in cures.items():
         known, now = marks.get(mark), found.get(name)
-        if known is not None and (now is None or now.id != known):
+        if known is not None and (now is None or now.id != known) and not (rebuilding and mark == CHECKPOINTS):
             what = "deleted" if now is None else "deleted and created again"
-            faults.append(
-                f"topic {name} was {what} since the last owner, and the state of its runs with it. Give the app a new "
-                f"name; or restore its topics from a copy and leave {topics.leases} out of it"
-            )
+            faults.append(f"topic {name} was {what} since the last owner, and the state of its runs with it. {cure}")
     return faults
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
 from streams.errors import CommitAborted, Fenced, InDoubt, LogDamaged, LogError, LogUnavailable, SendRefused
-from streams.kernel.inputs import Due, Recover
-from streams.kernel.run import OpPhase, Run, is_terminal
+from streams.kernel.inputs import Due
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.blame import blame
@@ -18,6 +17,7 @@ from streams.runtime.inputs import Damage, Happened, Item
 from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.outgoing import Stop
 from streams.runtime.partition import Partition, PartitionState
+from streams.runtime.recover import recover
 from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
 from streams.runtime.starting import patiently
 from streams.runtime.telling import tell
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streams.runtime.worker import Worker
     from streams.wire.records import Lease
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "check_applied"]
 
 _PAUSE_SECONDS = 0.05
 
@@ -210,13 +210,13 @@ class Owner:
         worker, number = self._worker, partition.number
         log, topics = worker.log, worker.engine.topics
         # 4, 5: the lease, then a claim of its own.
-        lease = await read_lease(log, topics, number, ends[topics.leases])
+        lease = await read_lease(log, topics, number, ends[topics.leases], serving=True)
         crash.passing("acquire.lease_read")
         commands = await log.span(topics.commands, number)
         check_number(number, worker.engine.partitions)
         partition.topic_id = await topic_id(log, topics.commands)
-        self._check_topic_id(partition, lease)
-        _check_applied(partition.number, lease.applied if lease is not None else 0, commands)
+        self.check_topic_id(partition, lease)
+        check_applied(partition.number, lease.applied if lease is not None else 0, commands)
         tail = lease.tail if lease is not None else 0
         check_tail(topics, number, tail, ends[topics.events])
         partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
@@ -229,10 +229,11 @@ class Owner:
         partition.applied = max(partition.applied, found.applied)
         check_keys(partition, worker.engine.partitions)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
-        _check_applied(number, partition.applied, await log.span(topics.commands, number))
+        check_applied(number, partition.applied, await log.span(topics.commands, number))
         return found, commands
 
-    def _check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
+    def check_topic_id(self, partition: Partition, lease: Lease | None) -> None:
+        """Raise `LogDamaged` where the applied offset is one of another topic."""
         if lease is not None and lease.topic_id and lease.topic_id != partition.topic_id:
             message = (
                 f"partition {partition.number}: the commands topic was deleted and created again since the last owner; "
@@ -273,7 +274,7 @@ class Owner:
         worker.damaged(partition, found.damaged)
         for hot in partition.runs.values():
             if hot.damaged is None:
-                self._recover(partition, hot.run)
+                recover(worker, partition, hot.run)
         crash.passing("acquire.recovered")
         await self._resume(partition, start)
         crash.passing("acquire.opened")
@@ -285,18 +286,6 @@ class Owner:
         worker, number = self._worker, partition.number
         text = f"partition {number} waits for its commands"
         await patiently(worker.engine, lambda: worker.member.resume(number, start), text, pause=_PAUSE_SECONDS)
-
-    def _recover(self, partition: Partition, run: Run) -> None:
-        worker = self._worker
-        if is_terminal(run):
-            return
-        if any(op.phase is OpPhase.RUNNING for op in run.ops.values()):
-            worker.put(Happened(partition, run.run_id, Recover()))
-        for op in run.ops.values():
-            if op.phase is OpPhase.QUEUED:
-                worker.timers.add(0, partition, run.run_id, op.id)
-            elif op.due is not None and op.phase in (OpPhase.WAITING, OpPhase.BACKOFF):
-                worker.timers.add(op.due, partition, run.run_id, op.id)
 
     # -- release -------------------------------------------------------------------------------------------------
 
@@ -381,7 +370,8 @@ class Owner:
         self._worker.engine.observer.partition(partition.number, partition.state.value, partition.epoch, detail)
 
 
-def _check_applied(number: int, applied: int, commands: Span) -> None:
+def check_applied(number: int, applied: int, commands: Span) -> None:
+    """Raise `LogDamaged` where commands are gone that were applied."""
     if commands.end < applied:
         message = (
             f"partition {number}: commands up to offset {applied} were applied, but the topic ends "

@@ -7,18 +7,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from streams.errors import LogDamaged, WireError
-from streams.kernel.bodies import RunExpired
+from streams.kernel.bodies import RunExpired, RunRepaired
 from streams.kernel.events import Event
 from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
 from streams.log.port import Isolation, Log, Member, Record, Span, TopicPartition
 from streams.runtime import crash
+from streams.runtime.marks import REBUILDING, rebuild_command
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
 from streams.wire.schemas import SchemaUnknown
 from streams.wire.topics import Topics
 
-__all__ = ["Found", "check_tail", "find_ends", "owner_ids", "read_lease", "restore", "stable_offset"]
+__all__ = [
+    "Found",
+    "Seen",
+    "check_tail",
+    "find_ends",
+    "fold_event",
+    "last_lease",
+    "newer_release",
+    "owner_ids",
+    "read_lease",
+    "read_range",
+    "restore",
+    "stable_offset",
+]
 
 _CHUNK = 5_000
 _PATIENCE_SECONDS = 1.0
@@ -32,6 +46,15 @@ class Found(NamedTuple):
     epoch_seen: int
     applied: int
     damaged: list[tuple[Hot, int]]
+
+
+class Seen(NamedTuple):
+    """What an event shows: its epoch, the next command to apply, and the run that it has changed or ended for good."""
+
+    epoch: int
+    applied: int
+    hot: Hot | None = None
+    expired: bool = False
 
 
 async def stable_offset(member: Member, partition: int, settle: Callable[[], Awaitable[None]]) -> int | None:
@@ -67,24 +90,47 @@ async def find_ends(log: Log, topics: Topics, partition: int, settle: Callable[[
     return ends
 
 
-async def read_lease(
+async def last_lease(
     log: Log, topics: Topics, partition: int, span: Span, isolation: Isolation = "read_committed"
-) -> Lease | None:
-    """The last lease of the partition. Raises `LogDamaged` for one that cannot be read."""
+) -> Record | None:
+    """The record of the last lease of the partition, as it is."""
     last: Record | None = None
-    async for record in _records(log, TopicPartition(topics.leases, partition), span.start, span.end, isolation):
+    async for record in read_range(log, TopicPartition(topics.leases, partition), span.start, span.end, isolation):
         if record.key == str(partition).encode():
             last = record
+    return None if last is None or last.value is None else last
+
+
+async def read_lease(
+    log: Log,
+    topics: Topics,
+    partition: int,
+    span: Span,
+    isolation: Isolation = "read_committed",
+    *,
+    serving: bool = False,
+) -> Lease | None:
+    """The last lease of the partition. Raises `LogDamaged` for one that cannot be read.
+
+    `serving` raises it also for a partition whose checkpoints are being made anew.
+    """
+    last = await last_lease(log, topics, partition, span, isolation)
     if last is None or last.value is None:
         return None
+    if serving and any(name == REBUILDING for name, _ in last.headers):
+        message = (
+            f"partition {partition}: a rebuild of its checkpoints has begun and not ended. Stop all workers and run it "
+            f"again: {rebuild_command(topics)} --partition {partition}"
+        )
+        raise LogDamaged(message)
     try:
         return decode_lease(last.value)
     except SchemaUnknown as error:
-        raise _newer(partition, last, error) from error
+        raise newer_release(partition, last, error) from error
     except WireError as error:
         message = (
-            f"the lease of partition {partition} at offset {last.offset} cannot be read: {error}. Delete it (a null "
-            "under its key) to have it made good from the events"
+            f"the lease of partition {partition} at offset {last.offset} cannot be read: {error}. Stop all workers and "
+            f"have it made good from the events: {rebuild_command(topics)} --partition {partition}"
         )
         raise LogDamaged(message) from error
 
@@ -103,7 +149,8 @@ def check_tail(topics: Topics, partition: int, tail: int, events: Span) -> None:
     if events.start > tail or events.end < tail:
         message = (
             f"partition {partition}: the events from offset {tail} on are needed, and the log holds "
-            f"{events.start} to {events.end}. Restore the topic {topics.events} from a copy, or rebuild"
+            f"{events.start} to {events.end}. Restore the topic {topics.events} from a copy; or stop all workers and "
+            f"make the best of what is left: {rebuild_command(topics)} --partition {partition}"
         )
         raise LogDamaged(message)
 
@@ -128,7 +175,7 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
 async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span: Span) -> None:
     latest: dict[bytes, Record] = {}
     place = TopicPartition(topics.checkpoints, partition.number)
-    async for record in _records(log, place, span.start, span.end):
+    async for record in read_range(log, place, span.start, span.end):
         if record.key is None:
             continue
         if record.value is None:
@@ -147,7 +194,7 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
     try:
         state = decode_checkpoint(value)
     except SchemaUnknown as error:
-        raise _newer(partition.number, record, error) from error
+        raise newer_release(partition.number, record, error) from error
     except WireError as error:
         reason = f"its checkpoint at offset {record.offset} cannot be read: {error}"
         state = Damaged(run_id, record.offset, reason)
@@ -165,28 +212,28 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
 async def _read_events(log: Log, partition: Partition, place: TopicPartition, tail: int, end: int) -> Found:
     epoch, applied, count = 0, 0, 0
     damaged: dict[str, tuple[Hot, int]] = {}
-    async for record in _records(log, place, tail, end):
+    async for record in read_range(log, place, tail, end):
         count += 1
         if count % _CHUNK == 0:
             await asyncio.sleep(0)
-        seen = _fold(partition, record, damaged)
-        epoch, applied = max(epoch, seen[0]), max(applied, seen[1])
+        seen = fold_event(partition, record, damaged)
+        epoch, applied = max(epoch, seen.epoch), max(applied, seen.applied)
     return Found(epoch, applied, list(damaged.values()))
 
 
-def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, int]]) -> tuple[int, int]:
-    """Fold one event; return its epoch, and the next command to apply that it shows."""
+def fold_event(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, int]]) -> Seen:
+    """Fold one event. Raises `LogDamaged` for one of a newer release."""
     run_id = (record.key or b"").decode("utf-8", "backslashreplace")
     try:
         event = decode_event(record.value if record.value is not None else b"")
     except SchemaUnknown as error:
         # Also under the key of a run that has ended: it may be the first event of the next run of that name.
-        raise _newer(partition.number, record, error) from error
+        raise newer_release(partition.number, record, error) from error
     except WireError as error:
         known = partition.runs.get(run_id) or _nameless(run_id)
         _damage(partition, known, record, f"the event at offset {record.offset} cannot be read: {error}", damaged)
-        return 0, 0
-    shown = (event.epoch, 0 if event.offset is None else event.offset + 1)
+        return Seen(0, 0)
+    shown = Seen(event.epoch, 0 if event.offset is None else event.offset + 1)
     if event.seq is None:
         return shown
     hot = partition.runs.get(event.run_id)
@@ -194,37 +241,52 @@ def _fold(partition: Partition, record: Record, damaged: dict[str, tuple[Hot, in
         # A later run of this name has all its events after this one, whatever its checkpoint has shown of it.
         partition.runs.pop(event.run_id, None)
         damaged.pop(event.run_id, None)
-        return shown
+        return shown._replace(expired=True)
     if hot is None:
         hot = Hot(Run(run_id=event.run_id, identity=event.identity))
-    if event.seq <= hot.run.seq or hot.damaged is not None:
+    if event.seq <= hot.run.seq or (hot.damaged is not None and not isinstance(event.body, RunRepaired)):
         if hot.damaged is not None and event.seq > hot.run.seq:
             _note_seen(hot, event)
+        elif hot.damaged is not None and _covered(hot, event):
+            hot.damaged, hot.first_offset = None, None
+            damaged.pop(event.run_id, None)
         return shown
     if is_terminal(hot.run):
         return shown  # nothing changes a run that has ended
     try:
         hot.run = evolve(hot.run, event)
     except UnknownEvent as error:
-        raise _newer(partition.number, record, error) from error
+        raise newer_release(partition.number, record, error) from error
     except ValueError as error:
         _damage(partition, hot, record, str(error), damaged)
         _note_seen(hot, event)
         return shown
+    if hot.damaged is not None:
+        hot.damaged = None  # repaired: the event has taken the place of what could not be folded
+        damaged.pop(event.run_id, None)
     hot.since_bytes += len(record.value or b"")
     if hot.first_offset is None:
         hot.first_offset, hot.first_at = record.offset, event.at
     partition.runs[event.run_id] = hot
-    return shown
+    return Seen(shown.epoch, shown.applied, hot)
+
+
+def _covered(hot: Hot, event: Event) -> bool:
+    """Whether what cannot be read came before an event that the checkpoint has in it: then it came before that, too.
+
+    So it is with the damage before a repair, as long as the tail has not left it behind.
+    """
+    return hot.checkpoint_bytes > 0 and hot.since_bytes == 0 and event.identity == hot.run.identity
 
 
 def _note_seen(hot: Hot, event: Event) -> None:
     """How far a damaged run has come: its forced end must repeat no event."""
+    hot.since_bytes += 1  # no checkpoint has this in it
     at = max(event.at, hot.run.at)
     hot.run = hot.run._replace(identity=event.identity, seq=event.seq or 0, at=at, epoch=event.epoch)
 
 
-def _newer(partition: int, record: Record, error: Exception) -> LogDamaged:
+def newer_release(partition: int, record: Record, error: Exception) -> LogDamaged:
     """Why the partition is refused. A record of a newer release is no damage, and nothing may be guessed of it."""
     return LogDamaged(
         f"partition {partition}: the record at offset {record.offset} of {record.topic} was written by a newer "
@@ -246,7 +308,7 @@ def _damage(partition: Partition, hot: Hot, record: Record, reason: str, damaged
         damaged[hot.run.run_id] = (hot, record.offset)
 
 
-async def _records(
+async def read_range(
     log: Log, place: TopicPartition, start: int, end: int, isolation: Isolation = "read_committed"
 ) -> AsyncIterator[Record]:
     """The visible records of a partition from `start` up to the captured `end`; holes do not end it."""

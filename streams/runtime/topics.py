@@ -40,11 +40,12 @@ async def ensure_topics(
     *,
     age_seconds: float = CHECKPOINT_AGE_SECONDS,
     warn: Callable[[str], None] = lambda _: None,
+    rebuilding: bool = False,
 ) -> dict[str, TopicInfo]:
     """Create what is missing and check what exists; return all topics.
 
     Raises UsageError for faults: partition counts that differ or have changed, or settings that would lose data.
-    `warn` gets a line a risk.
+    `warn` gets a line a risk; `rebuilding` lets pass what a rebuild of the checkpoints mends.
     """
     wanted = topics.settings()
     found = await log.describe_topics(list(wanted))
@@ -55,11 +56,11 @@ async def ensure_topics(
     missing = [TopicSpec(name, partitions, config) for name, config in wanted.items() if name not in found]
     if missing:
         # Before anything is created: a state topic that is made anew would look as if it had always been empty.
-        gone = await _remembered(log, topics, found)
+        gone = await _remembered(log, topics, found, rebuilding=rebuilding)
         if gone:
             raise UsageError(refusal(gone, []))
         await log.create_topics(missing)
-    checkup = await check_topics(log, topics, age_seconds=age_seconds)
+    checkup = await check_topics(log, topics, age_seconds=age_seconds, rebuilding=rebuilding)
     if checkup.faults:
         raise UsageError(refusal(checkup.faults, checkup.commands))
     for line in checkup.warnings:
@@ -67,13 +68,15 @@ async def ensure_topics(
     return dict(checkup.found)
 
 
-async def check_topics(log: Log, topics: Topics, *, age_seconds: float = CHECKPOINT_AGE_SECONDS) -> Checkup:
+async def check_topics(
+    log: Log, topics: Topics, *, age_seconds: float = CHECKPOINT_AGE_SECONDS, rebuilding: bool = False
+) -> Checkup:
     """Look at everything, change nothing."""
     wanted = topics.settings()
     found = await log.describe_topics(list(wanted))
     faults = [f"topic {name} does not exist: streams topics create makes it" for name in wanted if name not in found]
     faults += _unequal(topics, found, log.url)
-    faults += await _remembered(log, topics, found)
+    faults += await _remembered(log, topics, found, rebuilding=rebuilding)
     policies = check_policies(topics, found, age_seconds)
     wrong: list[Finding] = [finding for finding in policies if finding.fault]
     risky = [finding for finding in policies if not finding.fault]
@@ -103,6 +106,12 @@ def _unequal(topics: Topics, found: Mapping[str, TopicInfo], url: str) -> Iterat
             )
 
 
-async def _remembered(log: Log, topics: Topics, found: Mapping[str, TopicInfo]) -> list[str]:
+async def _remembered(log: Log, topics: Topics, found: Mapping[str, TopicInfo], *, rebuilding: bool) -> list[str]:
+    """By the lease of each partition: a rebuild makes them good one by one."""
     leases = found.get(topics.leases)
-    return [] if leases is None else remembered_faults(topics, found, await read_marks(log, leases))
+    if leases is None:
+        return []
+    each = (await read_marks(log, leases)).values()
+    return list(
+        dict.fromkeys(f for marks in each for f in remembered_faults(topics, found, marks, rebuilding=rebuilding))
+    )

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streams.kernel import bodies as ev
-from streams.kernel.commands import Cancel, Command
+from streams.kernel.commands import Command
 from streams.kernel.decide import Decision, decide, refuse, stop_run
 from streams.kernel.events import Event
 from streams.kernel.inputs import Due, Env, Input
+from streams.kernel.repair import waits_for_repair
 from streams.kernel.run import OpPhase, blank, is_terminal
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
+from streams.runtime.damage import command_of_damaged, note_damage, send_back
 from streams.runtime.engine import Engine
 from streams.runtime.failures import plain_text
 from streams.runtime.guard import DriveTooLong
-from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
+from streams.runtime.inputs import Arrived, Damage, Happened, Item, SendBack, Sweep
 from streams.runtime.leases import lease_record
 from streams.runtime.outgoing import (
     RECORD_OVERHEAD,
@@ -24,21 +26,19 @@ from streams.runtime.outgoing import (
     dead_letter_of,
     effect_record,
     encode_events,
-    end_damaged,
     letter_record,
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
+from streams.runtime.recover import times_of
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
 from streams.wire.records import (
     CommandUnreadable,
-    Damaged,
     DeadLetter,
     decode_command,
     encode_checkpoint,
-    encode_event,
 )
 
 __all__ = ["Turn"]
@@ -71,8 +71,10 @@ class Turn:
         """Which record is the lease of a partition."""
         self._before = before.applied if before is not None else {}
         """What the turn that is committed before this one has applied."""
+        self.damages: list[Damage] = []
+        self.repaired: list[tuple[Partition, str]] = []
+        """Runs that can be folded again."""
         self._sweeps: list[Sweep] = []
-        self._damages: list[Damage] = []
         self._stopped: Mapping[tuple[int, str], Stop] = {}
         self._slots = slots
         self._envs: dict[int, Env] = {}
@@ -98,9 +100,11 @@ class Turn:
                 if isinstance(item, Arrived):
                     self._arrived(item.partition, item.record)
                 elif isinstance(item, Happened):
-                    self._happened(item.partition, item.run_id, item.input)
+                    self.happened(item.partition, item.run_id, item.input)
                 elif isinstance(item, Damage):
-                    self._note_damage(item)
+                    note_damage(self, item)
+                elif isinstance(item, SendBack):
+                    send_back(self, item)
                 else:
                     self._sweeps.append(item)
                 crash.passing("turn.input")
@@ -119,13 +123,13 @@ class Turn:
         try:
             command = self._decode(partition, record)
         except CommandUnreadable as error:
-            self._dead(partition, record, error.message, error.code)
+            self.dead(partition, record, error.message, error.code)
         else:
             hot = partition.runs.get(command.run_id)
             if hot is not None and hot.damaged is not None and (partition.number, command.run_id) not in self.working:
-                self._damaged(partition, record, hot, command)
+                command_of_damaged(self, partition, record, hot, command)
             else:
-                self._happened(partition, command.run_id, command)
+                self.happened(partition, command.run_id, command)
         self.applied[partition.number] = record.offset + 1
 
     def _applied(self, partition: Partition) -> int:
@@ -158,7 +162,12 @@ class Turn:
             self.engine.hold(hot)
         return working
 
-    def _happened(self, partition: Partition, run_id: str, input_: Input) -> None:
+    def is_stopped(self, partition: int, run_id: str) -> bool:
+        """Whether a record of the run was refused, and it is blocked instead of what was decided."""
+        return (partition, run_id) in self._stopped
+
+    def happened(self, partition: Partition, run_id: str, input_: Input) -> None:
+        """Decide for a run."""
         working = self._working(partition, run_id, input_)
         if working is None:
             return
@@ -172,6 +181,9 @@ class Turn:
             self._drop_live(working)
             decision = self._decide(working, input_, unwritable.stop)
             encoded = encode_events(decision.events)
+        if waits_for_repair(working.run) and not waits_for_repair(decision.run):
+            times = times_of(decision.run)
+            self.timers += [Timer(due, partition, run_id, op) for due, op in times]
         working.run, working.live, working.touched = decision.run, decision.live, True
         for event, data in zip(decision.events, encoded, strict=True):
             self.add_event(working, event, data)
@@ -266,32 +278,13 @@ class Turn:
             if isinstance(body, _ENDS):
                 self.stops.append((partition, run_id))
 
-    def _dead(self, partition: Partition, record: Record, reason: str, code: str) -> None:
+    def dead(self, partition: Partition, record: Record, reason: str, code: str) -> None:
         """Set a record aside; the rejection among the events shows that its offset was applied."""
         topics = self.engine.topics
         letter = dead_letter_of(record, reason, self.now, code)
         self.letters.append(letter)
         self.add(letter_record(topics, letter), None)
         self.add(rejection_record(topics, letter, partition.epoch), None)
-
-    def _damaged(self, partition: Partition, record: Record, hot: Hot, command: Command) -> None:
-        """A run that cannot be folded takes only `cancel --force`; everything else waits among the dead letters."""
-        if not isinstance(command.request, Cancel) or not command.request.force:
-            self._dead(partition, record, f"run {command.run_id!r} is damaged: {hot.damaged}", "RUN_DAMAGED")
-            return
-        working = self.working[partition.number, command.run_id] = Working(partition, hot)
-        working.run, event = end_damaged(hot.run, command.offset, self.now, partition.epoch)
-        working.live, working.touched = None, True
-        self.add_event(working, event, encode_event(event))
-
-    def _note_damage(self, item: Damage) -> None:
-        """Write down that a run cannot be folded; from then on it does not pin the tail."""
-        if item.hot.damaged is None:
-            return
-        self._damages.append(item)
-        run_id, identity, seq = item.hot.run.run_id, item.hot.run.identity, item.hot.run.seq
-        data = encode_checkpoint(Damaged(run_id, item.offset, item.hot.damaged or "", identity, seq))
-        self.add(NewRecord(self.engine.topics.checkpoints, item.partition.number, run_id.encode(), data), None)
 
     # -- checkpoints and leases ----------------------------------------------------------------------------------
 
@@ -302,7 +295,8 @@ class Turn:
             hot = working.hot
             grown = hot.since_bytes + working.event_bytes
             enough = max(self.engine.settings.checkpoint_bytes_min, hot.checkpoint_bytes)
-            if is_terminal(working.run) or grown >= enough:
+            # A repaired one at once: the mark of its damage is what else a restore would begin with.
+            if is_terminal(working.run) or grown >= enough or hot.damaged is not None:
                 self.checkpoint(working)
 
     def checkpoint(self, working: Working) -> None:
@@ -369,7 +363,7 @@ class Turn:
                 partition.events_end = max(partition.events_end, offset + 1)
         for number, applied in self.applied.items():
             self.partitions[number].applied = applied
-        for damage in self._damages:
+        for damage in self.damages:
             damage.hot.first_offset = None
         for working in self.working.values():
             self._adopt(working, offsets)

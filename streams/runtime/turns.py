@@ -12,6 +12,7 @@ from streams.runtime import crash
 from streams.runtime.blame import blame
 from streams.runtime.inputs import Item, Sweep
 from streams.runtime.outgoing import Stop
+from streams.runtime.recover import recover
 from streams.runtime.telling import tell
 from streams.runtime.turn import Turn
 
@@ -214,6 +215,10 @@ class Turns:
         crash.passing("turn.timers_armed")
         for partition, run_id in turn.stops:
             worker.dispatcher.stop_asked(partition, run_id)
+        for partition, run_id in turn.repaired:
+            hot = partition.runs.get(run_id)
+            if hot is not None:
+                recover(worker, partition, hot.run)
         for partition, run_id in turn.swept.gone:
             worker.dispatcher.forget(partition, run_id)
         self._inbox.put(turn.swept.more)

@@ -28,6 +28,7 @@ from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.polling import Poller
+from streams.runtime.sendback import SendBacks
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.starting import at_start
 from streams.runtime.timers import Timers
@@ -81,6 +82,7 @@ class Worker:
         self.owner = Owner(self)
         self.dispatcher = Dispatcher(self.engine, self.put)
         self.timers = Timers(self.engine.clock, self._fire)
+        self.send_backs = SendBacks(self)
         self._strict = strict
         self.inbox = Inbox()
         self._polled = asyncio.Event()
@@ -140,6 +142,7 @@ class Worker:
                 for loop in loops:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+                await self.send_backs.end()
                 await self.owner.end()
                 await close_producer(self)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from streams.errors import ValueRefused
 from streams.kernel import commands as cmd
+from streams.kernel.bodies import Change
 from streams.kernel.commands import Request
 from streams.wire.command_rules import CommandUnreadable
 from streams.wire.values import ValueCodec
@@ -144,6 +145,13 @@ def _attributes(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
+def _changes(value: Any) -> tuple[Change, ...]:
+    """A state by its fields; what each may hold, the kernel looks at."""
+    if not isinstance(value, dict):
+        raise _Misread(f"must be an object of the fields of a state, got {_kind(value)}")
+    return tuple(Change(name, "set", json.dumps(part, ensure_ascii=False).encode()) for name, part in value.items())
+
+
 def _error(value: Any) -> tuple[str, str, str] | None:
     if value is None:
         return None
@@ -170,6 +178,16 @@ _TYPES: dict[str, tuple[Callable[..., Request], dict[str, _Field] | None]] = {
     ),
     "resume": (cmd.Resume, {"interrupt": _Field(_text_or_null, required=False), "value": _Field(_encode)}),
     "signal": (cmd.Signal, {"name": _Field(_text), "value": _Field(_encode)}),
+    "repair": (
+        cmd.Repair,
+        {
+            "identity": _Field(_text),
+            "seq": _Field(_whole),
+            "changes": _Field(_changes),
+            "reason": _Field(_text),
+            "parked": _Field(_flag, required=False),
+        },
+    ),
     "update": (cmd.Unsupported, None),
     "cancel": (cmd.Cancel, {"force": _Field(_flag, required=False)}),
     "complete": (cmd.Complete, {"op": _Field(_text), "value": _Field(_encode)}),

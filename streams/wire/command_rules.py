@@ -8,7 +8,14 @@ from streams.kernel.codec import VALUE_BYTES_MAX
 from streams.kernel.commands import COMMAND_TYPES, Request
 from streams.wire.keys import ID_BYTES_MAX, flaw_of
 
-__all__ = ["ATTRIBUTES_BYTES_MAX", "NAME_BYTES_MAX", "CommandUnreadable", "check_header", "check_request"]
+__all__ = [
+    "ATTRIBUTES_BYTES_MAX",
+    "NAME_BYTES_MAX",
+    "REASON_BYTES_MAX",
+    "CommandUnreadable",
+    "check_header",
+    "check_request",
+]
 
 NAME_BYTES_MAX = 1_000
 """The limit of names and of ids of ops and effects, which contain run ids and grow with nesting."""
@@ -16,8 +23,11 @@ NAME_BYTES_MAX = 1_000
 ATTRIBUTES_BYTES_MAX = 16_000
 """The limit of all attributes of a run together; they are kept in memory and in every checkpoint."""
 
-_NAMES = ("workflow", "name", "op", "interrupt", "effect_id")
+_NAMES = ("workflow", "name", "op", "interrupt", "effect_id", "identity")
 _VALUES = ("input", "value")
+
+REASON_BYTES_MAX = 4_000
+"""The limit of the reason of a repair, which history shows with it."""
 
 
 class CommandUnreadable(WireError):
@@ -57,6 +67,8 @@ def check_request(request: Request) -> None:
         _check_attributes(request.attributes)
     if isinstance(request, cmd.Reply):
         _check_reply(request)
+    if isinstance(request, cmd.Repair) and (flaw := flaw_of(request.reason, REASON_BYTES_MAX)):
+        raise CommandUnreadable("COMMAND_INVALID", f"the field `reason` of repair {flaw}")
 
 
 def _too_large(size: int, limit: int = VALUE_BYTES_MAX) -> str:

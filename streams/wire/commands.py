@@ -7,6 +7,7 @@ from typing import Any
 
 from streams.errors import WireError
 from streams.kernel import commands as cmd
+from streams.kernel.bodies import Change
 from streams.kernel.commands import COMMAND_TYPES, Command, Request
 from streams.wire.binary import Model
 from streams.wire.command_json import read_json
@@ -24,7 +25,7 @@ def _later(type_: str) -> Callable[..., Request]:
 
 
 _LATER = {name: _later(name.lower()) for name in ("Update", "Fork", "Migrate", "Rewind")}
-_codec = RecordCodec("command", Model({**{cls.__name__: cls for cls in COMMAND_TYPES}, **_LATER}))
+_codec = RecordCodec("command", Model({**{cls.__name__: cls for cls in (*COMMAND_TYPES, Change)}, **_LATER}))
 
 
 def encode_command(request: Request, *, command_id: str | None, operator: str = "") -> bytes:

@@ -7,7 +7,16 @@ from functools import cache
 
 from streams.wire.schemas import packed_schemas
 
-__all__ = ["CONTENT_TYPE", "EFFECT_ID", "IDEMPOTENCY_KEY", "SCHEMA", "Headers", "headers_of", "read_headers"]
+__all__ = [
+    "CONTENT_TYPE",
+    "EFFECT_ID",
+    "IDEMPOTENCY_KEY",
+    "SCHEMA",
+    "SENT_BACK",
+    "Headers",
+    "headers_of",
+    "read_headers",
+]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -15,6 +24,8 @@ CONTENT_TYPE = "content-type"
 SCHEMA = "streams-schema"
 IDEMPOTENCY_KEY = "streams-idempotency-key"
 EFFECT_ID = "streams-effect-id"
+SENT_BACK = "streams-sent-back"
+"""On a command that was among the dead letters: its first offset. By it no command is sent back twice."""
 _AVRO = b"application/vnd.apache.avro.single-object"
 
 
