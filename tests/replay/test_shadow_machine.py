@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
+from streams.kernel import bodies as ev
 from streams.kernel.events import Event
 from streams.ops.replay import Verdict, shadow_history
 from tests.kernel.test_machine import APPS, DEEP, Runs
@@ -31,6 +32,10 @@ class ShadowedRuns(Runs):
         super().teardown()
         if log:
             same(log, APPS["good"])
+        if any(isinstance(event.body, ev.OpScheduled) for event in log):
+            for variant, code in (("gone", "WORKFLOW_UNKNOWN"), ("newer", "VERSION_UNSUPPORTED")):
+                found = shadow_history(APPS[variant], log)
+                assert (found.verdict, found.kind) == (Verdict.WOULD_BLOCK, code), found
 
 
 TestShadowedRuns = ShadowedRuns.TestCase

@@ -26,7 +26,7 @@ from streams.kernel.driver import Driver
 from streams.kernel.events import Event
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
 from streams.kernel.inputs import Env
-from streams.kernel.run import Phase, Run, is_terminal, status_of
+from streams.kernel.run import Phase, Run, Status, is_terminal, status_of
 from streams.ops.replay.attempts import judged_anew
 from streams.ops.replay.held_against import (
     BlockedThen,
@@ -118,7 +118,7 @@ class _Redrive:
             first.identity,
             started.workflow if started is not None else run.workflow,
             run.version or (started.version if started is not None else 0),
-            status_of(run).value,
+            status_of(run).value if verdict is not Verdict.NOT_COMPARABLE else _last_status(self.history[-1]),
             len(self.history),
             verdict,
             tuple(self.differences),
@@ -361,6 +361,13 @@ class _Redrive:
 
 _GONE: Any = object()
 """Stands for a signal that is not declared."""
+
+
+def _last_status(last: Event) -> str:
+    """Where a run stands whose history cannot be folded, as far as its last event tells."""
+    ends = {ev.RunCompleted: Status.COMPLETED, ev.RunFailed: Status.FAILED, ev.RunCancelled: Status.CANCELLED}
+    status = ends.get(type(last.body))
+    return "unknown" if status is None else status.value
 
 
 def _close(world: World, live: Driver) -> None:
