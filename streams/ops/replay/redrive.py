@@ -43,6 +43,7 @@ from streams.wire.values import ValueCodec
 
 __all__ = ["World", "redrive"]
 
+Pairs = tuple[tuple[str, bytes], ...]
 SOFT_MAX = 3
 """Differences that do not end a comparison, of which a run keeps so many."""
 
@@ -293,9 +294,8 @@ class _Redrive:
             except Refused as refused:
                 self._soft(event, f"the input is refused: {refused.code}: {refused.message}")
             else:
-                now = body._replace(base=base, active=active)
-                if now != body:
-                    self._note(self._difference(event, now))
+                if active != body.active or not self._same_base(body.base, base):
+                    self._note(self._difference(event, body._replace(base=base, active=active)))
         deliver(draft, body, ev.InputHeld("run.started"))
 
     def _input(self, body: ev.RunStarted) -> bytes:
@@ -305,6 +305,16 @@ class _Redrive:
         codec = self.world.codec
         return codec.encode({name: codec.decode(value) for name, value in body.base})
 
+    def _same_base(self, recorded: Pairs, now: Pairs) -> bool:
+        """Whether the code gets the same input. A field that was not there then has its default, for old runs too."""
+        fields = dict(now)
+        return all(name in fields and self._same_value(value, fields[name]) for name, value in recorded)
+
+    def _same_value(self, recorded: bytes, now: bytes) -> bool:
+        """Whether both read as the same value today: a field that has come with a default changes no old value."""
+        codec = self.world.codec
+        return recorded == now or codec.encode(codec.decode(recorded)) == now
+
     def _answer(self, draft: ShadowDraft, event: Event, body: ev.InterruptAnswered) -> None:
         held = ev.InputHeld("interrupt.answered", body.op, value=body.value, command_id=body.command_id)
         try:
@@ -312,7 +322,7 @@ class _Redrive:
         except Refused as refused:
             self._soft(event, f"the answer is refused: {refused.code}: {refused.message}")
         else:
-            if value != body.value:
+            if not self._same_value(body.value, value):
                 self._note(self._difference(event, body._replace(value=value)))
         deliver(draft, body, held)
 
@@ -325,7 +335,7 @@ class _Redrive:
         except Refused as refused:
             self._soft(event, f"the signal is refused: {refused.code}: {refused.message}")
         else:
-            if value != body.value:
+            if not self._same_value(body.value, value):
                 self._note(self._difference(event, body._replace(value=value)))
         draft.emit(body)
         run = draft.run
