@@ -107,6 +107,9 @@ def _tell(done: Reprocessed, args: argparse.Namespace) -> None:
     if any(left.values()):
         text = ", ".join(f"{count} {what}" for what, count in left.items() if count)
         out.print(plain(f"left out: {text}", "yellow"), soft_wrap=True)
+    if copied.cut:
+        text = f"retention has deleted commands of {copied.cut} partitions since this copy was begun"
+        out.print(plain(text, "yellow"), soft_wrap=True)
     if copied.held:
         runs = ", ".join(copied.holding)
         text = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field, make_dataclass
 from typing import Any
 
 import pytest
 
-from streams import App
+from streams import App, Context
 from streams.kernel import bodies as ev
 from streams.ops.replay import Shadowed, Verdict, shadow_history
 from tests.kernel.harness import Harness, failure
@@ -175,6 +176,52 @@ def test_a_signal_that_is_declared_no_more_is_told() -> None:
     found = shadowed(gone, run)
     assert (found.verdict, found.ahead) == (DIFFERS, "goes on")
     assert found.kind == "signal.received: the signal is refused: UNKNOWN_SIGNAL: no signal 'hurry' is declared"
+
+
+def typed(*more: Any, answer: Any = str) -> App:
+    """A workflow that takes an `Order`, and a graph whose state it is, with these fields more than before."""
+    fields = [("sku", str), ("count", int, field(default=1)), *more]
+    order = make_dataclass("Order", fields, namespace={"__module__": __name__})
+    app = App("typed")
+
+    async def buy(ctx: Context, value: Any) -> str:
+        return f"{value.sku} {await ctx.interrupt('well?', answer=answer)}"
+
+    buy.__annotations__ = {"ctx": Context, "value": order, "return": str}
+    app.workflow(version=1)(buy)
+    graph: Any = app.graph("report", state=order, version=1)
+
+    async def ask(ctx: Context, state: Any) -> dict[str, Any]:
+        return {"sku": await ctx.interrupt("good?", answer=answer)}
+
+    ask.__annotations__ = {"ctx": Context, "state": order, "return": dict}
+    graph.flow(ask)
+    return app
+
+
+@pytest.mark.parametrize("name", ["buy", "report"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_f14_a_field_with_a_default_is_harmless(name: str, answered: bool) -> None:
+    run = history(typed(), answered=answered, name=name, value={"sku": "tea"})
+    assert shadowed(typed(), run).verdict is SAME
+    found = shadowed(typed(("note", str, field(default="none"))), run)
+    if name == "report" and answered:  # the result is the whole state, and has the field now
+        assert (found.verdict, found.kind) == (DIFFERS, "run.completed: result")
+    else:
+        assert found.verdict is SAME, found
+
+
+def test_f14_a_field_without_a_default_is_told() -> None:
+    run = history(typed(), answered=False, name="buy", value={"sku": "tea"})
+    found = shadowed(typed(("note", str, field(kw_only=True))), run)
+    assert (found.verdict, found.kind) == (BLOCKS, "VALUE_UNREADABLE")
+    assert found.differences[0].note.startswith("the input is refused: INPUT_INVALID")
+    assert found.ahead == "would block at the next delivery"
+
+
+def test_an_answer_of_another_type_is_told() -> None:
+    found = shadowed(typed(answer=int), history(typed(), answered=True, name="report", value={"sku": "tea"}))
+    assert (found.verdict, found.differences[0].kind) == (DIFFERS, "op.scheduled: ref")
 
 
 # -- graphs ----------------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class Copied:
     commands: copied now. before: copied by an earlier try. held: not copied, since their runs have not come so far; the
     same call again goes on with them. Left out are refused: answers and cancels that the old app had turned down;
     repairs: an operator's words on a trouble that the copy need not have; strays: on a wrong partition; too_large.
+    cut: partitions of which retention has deleted commands since the copy was begun.
     """
 
     commands: int = 0
@@ -64,6 +65,7 @@ class Copied:
     repairs: int = 0
     strays: int = 0
     too_large: int = 0
+    cut: int = 0
     held: int = 0
     holding: tuple[str, ...] = ()
     """Some of the runs whose commands are held."""
@@ -222,6 +224,10 @@ class Copier:
     async def _read(self, number: int, progress: Progress | None) -> bool:
         """Copy a partition, or put aside what has to wait. False where too much of that stands still."""
         start, end = self._origin.start[number], self._origin.end[number]
+        first = (await self._log.span(self._source.commands, number)).start
+        if first > start:
+            self._copied.cut += 1
+        start = min(max(start, first), end)
         most = BATCH_MAX if self._rate is None else max(1, min(BATCH_MAX, int(self._rate)))
         records = scan(self._log, self._source.commands, number, start, end, progress=progress)
         async with aclosing(records):

@@ -26,7 +26,7 @@ from streams.kernel.driver import Driver
 from streams.kernel.events import Event
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
 from streams.kernel.inputs import Env
-from streams.kernel.run import Phase, Run, is_terminal, status_of
+from streams.kernel.run import Phase, Run, Status, is_terminal, status_of
 from streams.ops.replay.attempts import judged_anew
 from streams.ops.replay.held_against import (
     BlockedThen,
@@ -43,6 +43,7 @@ from streams.wire.values import ValueCodec
 
 __all__ = ["World", "redrive"]
 
+Pairs = tuple[tuple[str, bytes], ...]
 SOFT_MAX = 3
 """Differences that do not end a comparison, of which a run keeps so many."""
 
@@ -118,7 +119,7 @@ class _Redrive:
             first.identity,
             started.workflow if started is not None else run.workflow,
             run.version or (started.version if started is not None else 0),
-            status_of(run).value,
+            status_of(run).value if verdict is not Verdict.NOT_COMPARABLE else _last_status(self.history[-1]),
             len(self.history),
             verdict,
             tuple(self.differences),
@@ -293,9 +294,8 @@ class _Redrive:
             except Refused as refused:
                 self._soft(event, f"the input is refused: {refused.code}: {refused.message}")
             else:
-                now = body._replace(base=base, active=active)
-                if now != body:
-                    self._note(self._difference(event, now))
+                if active != body.active or not self._same_base(body.base, base):
+                    self._note(self._difference(event, body._replace(base=base, active=active)))
         deliver(draft, body, ev.InputHeld("run.started"))
 
     def _input(self, body: ev.RunStarted) -> bytes:
@@ -305,6 +305,16 @@ class _Redrive:
         codec = self.world.codec
         return codec.encode({name: codec.decode(value) for name, value in body.base})
 
+    def _same_base(self, recorded: Pairs, now: Pairs) -> bool:
+        """Whether the code gets the same input. A field that was not there then has its default, for old runs too."""
+        fields = dict(now)
+        return all(name in fields and self._same_value(value, fields[name]) for name, value in recorded)
+
+    def _same_value(self, recorded: bytes, now: bytes) -> bool:
+        """Whether both read as the same value today: a field that has come with a default changes no old value."""
+        codec = self.world.codec
+        return recorded == now or codec.encode(codec.decode(recorded)) == now
+
     def _answer(self, draft: ShadowDraft, event: Event, body: ev.InterruptAnswered) -> None:
         held = ev.InputHeld("interrupt.answered", body.op, value=body.value, command_id=body.command_id)
         try:
@@ -312,7 +322,7 @@ class _Redrive:
         except Refused as refused:
             self._soft(event, f"the answer is refused: {refused.code}: {refused.message}")
         else:
-            if value != body.value:
+            if not self._same_value(body.value, value):
                 self._note(self._difference(event, body._replace(value=value)))
         deliver(draft, body, held)
 
@@ -325,7 +335,7 @@ class _Redrive:
         except Refused as refused:
             self._soft(event, f"the signal is refused: {refused.code}: {refused.message}")
         else:
-            if value != body.value:
+            if not self._same_value(body.value, value):
                 self._note(self._difference(event, body._replace(value=value)))
         draft.emit(body)
         run = draft.run
@@ -361,6 +371,13 @@ class _Redrive:
 
 _GONE: Any = object()
 """Stands for a signal that is not declared."""
+
+
+def _last_status(last: Event) -> str:
+    """Where a run stands whose history cannot be folded, as far as its last event tells."""
+    ends = {ev.RunCompleted: Status.COMPLETED, ev.RunFailed: Status.FAILED, ev.RunCancelled: Status.CANCELLED}
+    status = ends.get(type(last.body))
+    return "unknown" if status is None else status.value
 
 
 def _close(world: World, live: Driver) -> None:

@@ -99,9 +99,7 @@ def _one(world: World, history: History, report: Report) -> Shadowed:
     report.seen |= {TYPES[type(event.body)] for event in events}
     if events:
         return redrive(world, events, history.flaw)
-    return Shadowed(
-        history.run_id, "", "", 0, Status.BLOCKED.value, 0, Verdict.NOT_COMPARABLE, reason=history.flaw or "no events"
-    )
+    return Shadowed(history.run_id, "", "", 0, "unknown", 0, Verdict.NOT_COMPARABLE, reason=history.flaw or "no events")
 
 
 def _part(progress: Progress, place: int, count: int) -> Progress:
