@@ -185,7 +185,9 @@ def test_a_run_that_never_ends_is_told(monkeypatch):
     assert any("have not come to their end" in violation for violation in result.violations)
 
 
-@pytest.mark.parametrize("wrong", [["--seed", "x"], ["--seeds", "1-x"], ["--seed", "1", "--seeds", "2"], ["--what"]])
+@pytest.mark.parametrize(
+    "wrong", [["--seed", "x"], ["--seeds", "1-x"], ["--seed", "1", "--seeds", "2"], ["--partitions", "1"]]
+)
 def test_wrong_usage_ends_with_2(wrong, capsys):
     with pytest.raises(SystemExit) as ended:
         main(wrong)
@@ -205,3 +207,9 @@ def test_simulated_workers_can_be_watched_from_inside():
     result = simulate(41, check=look)
     assert result.violations == ()
     assert seen == [(3, 20, True, True, True)]
+
+
+def test_the_document_tells_of_every_fault():
+    text = (ROOT / "docs" / "simulator.md").read_text("utf-8")
+    table = re.findall(r"^\| ([a-z][^|]*?) \|", text.split("## Faults")[1].split("## What must hold")[0], re.MULTILINE)
+    assert table[1:] == list(KINDS), "the table has the faults in the order of the code"

@@ -23,7 +23,12 @@ _ENOUGH = 1_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 where every invariant holds, 1 where one does not, 2 on wrong usage."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if min(args.workers, args.runs) < 1 or args.partitions < 2 or args.seconds <= 0:
+        parser.error(
+            "there must be a worker, a run, and some time; and two partitions, or no command lies in a wrong one"
+        )
     options = Options(args.workers, args.partitions, args.runs, args.seconds, args.only_runs)
     if args.seed is not None:
         return _one(args.seed, options, args.only_faults, story=args.story)

@@ -11,7 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-__all__ = ["CONSEQUENCES", "EVICTED", "KINDS", "LEFT_OPEN", "STAGES", "ZOMBIE", "Fault", "Faults", "draw_faults"]
+__all__ = [
+    "CONSEQUENCES",
+    "EVICTED",
+    "EXPIRED",
+    "KINDS",
+    "LEFT_OPEN",
+    "STAGES",
+    "ZOMBIE",
+    "Fault",
+    "Faults",
+    "draw_faults",
+]
 
 STAGES = ("begun", "written", "fenced", "ended")
 """Where a commit can be interrupted: nothing is sent, one half, both halves, or only the answer is missing."""
@@ -20,7 +31,8 @@ STAGES = ("begun", "written", "fenced", "ended")
 ZOMBIE = "a frozen worker comes back after others were given its partitions"
 LEFT_OPEN = "a killed worker leaves a transaction open"
 EVICTED = "the coroutine of a run was evicted"
-CONSEQUENCES = (ZOMBIE, LEFT_OPEN, EVICTED)
+EXPIRED = "a run was forgotten long after its end"
+CONSEQUENCES = (ZOMBIE, LEFT_OPEN, EVICTED, EXPIRED)
 """What is not drawn but follows, and is counted as well."""
 
 

@@ -51,11 +51,13 @@ def _check_ends(history: History, folds: Folds, world: Judged) -> Iterator[str]:
     for of_partition in history.effects:
         for _, message in of_partition:
             effects[message.run_id].append((message.effect, message.idempotency_key, json.loads(message.payload)))
-    for run_id in sorted(wanted | {run.run_id for run in folds.runs.values() if run.workflow}):
-        run = folds.runs.get(run_id)
+    ended = {run_id: (run, folds.bodies[run_id]) for run_id, run in folds.runs.items()}
+    ended = folds.forgotten | {run_id: entry for run_id, entry in ended.items() if entry[0].workflow}
+    for run_id in sorted(wanted | ended.keys()):
+        run, body = ended.get(run_id, (None, None))
         if run_id not in world.plans or world.plans[run_id].kind == JUNK:
             yield f"run {run_id} was started, and nobody has asked for it"
-        elif run is None or not run.workflow:
+        elif run is None or body is None:
             yield f"run {run_id} was accepted and never started"
         elif not is_terminal(run) and run.blocked is None:
             waiting = ", ".join(f"{op.id} {op.name} {op.phase}" for op in run.ops.values())
@@ -63,7 +65,7 @@ def _check_ends(history: History, folds: Folds, world: Judged) -> Iterator[str]:
         else:
             outcome = Outcome(
                 status_of(run).value,
-                _value(run, folds.bodies[run_id]),
+                _value(run, body),
                 tuple(effects[run_id]),
                 run_id in early,
                 run_id in parked,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from streams.errors import LogUnavailable
+from streams.errors import CommitAborted, LogUnavailable
 from streams.log.memory.hooks import End
 from streams.log.port import Batch, Log, Member, NewRecord, Producer
 from streams.runtime.host import Host
@@ -169,6 +169,9 @@ class Process:
         fault = self._faults.due(self.slot, *_HOLDS, detail=name)
         if fault is not None:
             await self._strike(fault, f"commit {name}")
+        if self._striker.away and name != "ended":
+            self._striker.refused_while_away()
+            raise CommitAborted(f"no broker answers any more in the middle of a commit ({name})")
         if self._rng.random() < _DELAYED_SHARE:
             await asyncio.sleep(self._rng.random() * _DELAY_SECONDS)
 

@@ -41,6 +41,8 @@ class Folds:
         """The last event of each run."""
         self.broken: set[str] = set()
         """Runs that cannot be folded."""
+        self.forgotten: dict[str, tuple[Run, ev.Body]] = {}
+        """The last state and event of runs that have expired since."""
         self.expired: set[str] = set()
         """Identities that have been forgotten."""
         self._history, self._app = history, world.app
@@ -143,6 +145,8 @@ class Folds:
             yield f"{where(record, event)} cannot be folded: {error}"
             return
         yield from self._check_op(record, event, before)
+        if isinstance(event.body, ev.RunExpired) and before.workflow:
+            self.forgotten[run_id] = (before, self.bodies[run_id])
         self.bodies[run_id] = event.body
         self._last[run_id] = event
         found = left.pop((run_id, run.seq), None)

@@ -97,7 +97,7 @@ def _check_payments(starts: _Starts, folds: Folds, world: Judged) -> Iterator[st
     """Each order was paid under one key, with its amount, and never more often than attempts of it were begun."""
     wanted: dict[str, int] = {}
     for run_id, one in world.plans.items():
-        run = folds.runs.get(run_id)
+        run = folds.runs.get(run_id) or folds.forgotten.get(run_id, (None, None))[0]
         if one.kind in ("buy", "spend") and run is not None and run.workflow:
             key = f"{'pay' if one.kind == 'buy' else 'charge'}/{one.input['order']}"
             wanted[key] = one.input["amount"]

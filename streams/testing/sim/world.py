@@ -11,13 +11,13 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streams.kernel.run import Phase
 from streams.log.memory.hooks import End
 from streams.log.memory.log import MemoryLog
-from streams.log.port import Log, NewRecord, Record
+from streams.log.port import Log, NewRecord, Record, TopicSpec
 from streams.observer import Observer
 from streams.runtime import crash
 from streams.runtime.topics import ensure_topics
@@ -25,7 +25,7 @@ from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EVICTED, ZOMBIE, Fault, Faults, draw_faults
+from streams.testing.sim.faults import EVICTED, EXPIRED, ZOMBIE, Fault, Faults, draw_faults
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.outside import Outside
@@ -41,6 +41,11 @@ SESSION_SECONDS = 2.0
 """After so long a silence the group gives the partitions of a member to others."""
 TRANSACTION_SECONDS = 4.0
 _LOOKS = 4
+_EXPIRING_SHARE = 0.1
+_TAKEN_OVER_SHARE = 0.25
+_RESULT_SECONDS = 0.3
+_KEPT_SECONDS = 8.0
+"""Where runs expire: longer than any client repeats itself."""
 LIVENESS_SECONDS = 180.0
 """Virtual time after the last fault in which every run must come to its end."""
 
@@ -79,6 +84,15 @@ class World:
         self.app = make_app(self.outside)
         self.topics = topics_of(self.app.name, self.app.effects)
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
+        self._expiring = self.rng.random() < _EXPIRING_SHARE
+        if self._expiring:
+            sweep_seconds = min(1.0, self.settings.sweep_seconds)
+            self.settings = replace(
+                self.settings,
+                result_kept_seconds=_RESULT_SECONDS,
+                stub_kept_seconds=_KEPT_SECONDS,
+                sweep_seconds=sweep_seconds,
+            )
         self.plans: dict[str, Plan] = {}
         self.sent: list[Accepted] = []
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
@@ -107,6 +121,8 @@ class World:
         runs = plan(random.Random(f"{self.seed}/plan"), self.options.runs)  # noqa: S311
         if self.options.only_runs is not None:
             runs = [run for number, run in enumerate(runs) if number in self.options.only_runs]
+        if self._expiring:
+            await self.broker.create_topics([self._short_commands()])
         await ensure_topics(self.broker, self.topics, self.partitions)
         load = Load(self, runs, random.Random(f"{self.seed}/load"), spread=self.options.seconds / 2)  # noqa: S311
         crash.install(self._passing)
@@ -124,6 +140,7 @@ class World:
             if done:
                 await clients
                 await self._settle()
+                await self._live_on()
             else:
                 self.violations.append(
                     f"{LIVENESS_SECONDS:g} s after the last fault these runs have not come to their end: "
@@ -154,6 +171,28 @@ class World:
             if await self._at_rest():
                 return
         self.violations.append(f"{LIVENESS_SECONDS:g} s after the end of all runs some commands have no outcome")
+
+    async def _live_on(self) -> None:
+        """After the last run, in some worlds: old runs are forgotten, and somebody takes over what is left."""
+        if self._expiring:
+            before = self._known()
+            await asyncio.sleep(_KEPT_SECONDS + 1.5 * self.settings.sweep_seconds + _RESULT_SECONDS)
+            self.faults.hits[EXPIRED] += before - self._known()
+            self.striker.compact()
+        if self._expiring or self.rng.random() < _TAKEN_OVER_SHARE:
+            self.killed(self.processes[0], 0.0)
+            await asyncio.sleep(SESSION_SECONDS + 0.1)
+            await self._settle()
+
+    def _known(self) -> int:
+        return sum(len(p.runs) for one in self.processes for p in one.worker.owner.partitions.values())
+
+    def _short_commands(self) -> TopicSpec:
+        """Commands that are kept for seconds only, so that runs can be forgotten within one history."""
+        config = self.topics.settings()[self.topics.commands]
+        return TopicSpec(
+            self.topics.commands, self.partitions, {**config, "retention.ms": str(round(_KEPT_SECONDS * 1000))}
+        )
 
     async def _at_rest(self) -> bool:
         served = {n: p for process in self.processes for n, p in process.worker.owner.partitions.items() if p.running}
@@ -203,6 +242,7 @@ class World:
     def ended(self, process: Process, task: asyncio.Task[None]) -> None:
         """A worker has ended by itself: after a stop, or because of something that it cannot mend."""
         process.over = True
+        self.later(SESSION_SECONDS, self.expire, process)  # it may not have been able to leave its group
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Dead) or not process.actor.alive:
             return
@@ -241,7 +281,7 @@ class World:
 
     def expire(self, process: Process) -> None:
         """The group takes a member for dead."""
-        self.told("broker", lambda: f"gives up on {process.name}: its session is over")
+        self.told("broker", lambda: f"takes {process.name} for dead")
         self.broker.expire(self.topics.group, self.topics.commands, process.name)
 
     # -- faults --------------------------------------------------------------------------------------------------
