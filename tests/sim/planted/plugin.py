@@ -1,6 +1,6 @@
 """A plug-in of pytest: plants the fault that STREAMS_PLANTED names, before any test is collected.
 
-    STREAMS_PLANTED=late_outcome_taken python -m pytest -p tests.sim.planted.plugin tests/kernel/test_attempts.py
+STREAMS_PLANTED=late_outcome_taken python -m pytest -p tests.sim.planted.plugin tests/kernel/test_attempts.py
 """
 
 from __future__ import annotations
