@@ -103,6 +103,7 @@ class Turn:
                     self._note_damage(item)
                 else:
                     self._sweeps.append(item)
+                crash.passing("turn.input")
         return taken
 
     def finish(self) -> None:
@@ -248,6 +249,7 @@ class Turn:
             self.starts.append(Start(partition, run_id, body.op, body.attempt))
         elif isinstance(body, ev.EffectEmitted):
             self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
+            crash.passing("turn.effect", body.effect)
         elif isinstance(body, ev.AttemptFailed):
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
