@@ -290,7 +290,8 @@ class Turn:
 
     def _checkpoints(self) -> None:
         for working in self.working.values():
-            if not working.touched or working.first is None:
+            # After the null of a forgotten run, a checkpoint would bring it back.
+            if working.gone or not working.touched or working.first is None:
                 continue
             hot = working.hot
             grown = hot.since_bytes + working.event_bytes

@@ -77,7 +77,7 @@ class GoodWorld:
     async def live(self, plans: Sequence[Plan], settings: WorkerSettings, *, until: float = 1.0) -> None:
         """Run the plans by one worker and then another; the second one is alive afterwards."""
         await ensure_topics(self.log, self.topics, PARTITIONS)
-        load = Load(self, plans, self.rng)
+        load = Load(self, plans, self.rng, spread=0.3)
         one = self.worker("w1", settings)
         task = asyncio.create_task(load.run())
         await asyncio.sleep(until)

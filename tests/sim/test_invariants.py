@@ -23,7 +23,6 @@ from tests.sim.spoiled import Spoiled, take
 
 SETTINGS = WorkerSettings(
     partitions=PARTITIONS,
-    loop_slots=4,
     stop_seconds=0.1,
     checkpoint_bytes_min=500,
     sweep_seconds=0.5,
@@ -273,6 +272,12 @@ def a_good_command_among_the_dead_letters(s: Spoiled) -> None:
     for run_id, one in list(s.plans.items()):
         if one.kind == "junk":
             s.plans[run_id] = one._replace(kind="chain")
+
+
+@spoils("refuses a start with another input as")
+def a_conflict_taken_for_a_repeat(s: Spoiled) -> None:
+    found = s.find("", ev.CommandRejected)
+    s.change(found, command_id="chain-1/conflict", code="DUPLICATE")
 
 
 # -- effects -----------------------------------------------------------------------------------------------------
@@ -681,7 +686,7 @@ async def waiting(spoil: Callable[[Any], None]) -> tuple[list[str], list[str]]:
     """A run that waits for a question of which nobody knows, with its coroutine live."""
     world = GoodWorld()
     one = next(one for one in plans() if one.kind == "late")
-    task = asyncio.create_task(world.live([with_input(one, {"seconds": 100.0})], SETTINGS, until=0.1))
+    task = asyncio.create_task(world.live([with_input(one, {"seconds": 100.0})], SETTINGS, until=1_000.0))
     await asyncio.sleep(20)
     worker = world.workers[0]
     hot = hot_of(world, "late")[2]

@@ -10,7 +10,10 @@ import pytest
 
 from streams import App, Context, TaskContext
 from streams.errors import UsageError
+from streams.log.memory.producer import MemoryProducer
 from streams.runtime import crash as points
+from streams.runtime import restore
+from streams.runtime.owner import Owner
 from streams.testing import CrashTestFailed, Report, Scenario, crash_everywhere
 from tests.testing import faulty_apps as faulty
 from tests.testing import good_apps as good
@@ -279,3 +282,64 @@ def test_what_the_check_returns_is_judged_before_dead_tasks_are_cleaned_up() -> 
 
     report = crash_everywhere(app, start_of(work), resources=list, check=lambda told: told, only="task.waited/tidy:1")
     assert report.ok, str(report)
+
+
+# -- faults of the engine, planted -----------------------------------------------------------------------------------
+
+
+def test_it_finds_unfinished_ops_that_are_not_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Owner, "_recover", lambda *_: None)
+    report = run_good("order", points_max=60)
+    assert "it waits in vain for the end of run-1" in str(report)
+
+
+def test_it_finds_events_after_the_checkpoints_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> restore.Found:
+        return restore.Found(0, 0, [])
+
+    monkeypatch.setattr(restore, "_read_events", nothing)
+    assert len(run_good("order", points_max=60).failed) > 20
+
+
+def test_it_finds_old_memory_that_is_carried_on_with_after_a_doubtful_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(_: Owner) -> None:
+        return
+
+    monkeypatch.setattr(Owner, "all_again", nothing)
+    report = run_good("order", only=[f"doubt.committed:{number}" for number in range(2, 7)])
+    assert report.failed == report.positions, str(report)
+    assert "does not follow on" in str(report)
+
+
+def test_it_finds_a_record_of_the_outbox_outside_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryProducer.commit
+
+    async def leaking(self: MemoryProducer, snapshot: Any, records: Any, offsets: Any) -> list[int]:
+        effects = [record for record in records if ".effects." in record.topic]
+        leaked = dict(zip(effects, self._store.write(effects, None), strict=True))
+        others = [record for record in records if record not in effects]
+        written = dict(zip(others, await commit(self, snapshot, others, offsets), strict=True))
+        return [(leaked | written)[record] for record in records]
+
+    monkeypatch.setattr(MemoryProducer, "commit", leaking)
+    report = run_good("order", only=["commit.begun:7", "commit.fenced:7", "commit.before:6"])
+    assert report.failed == ("commit.begun:7", "commit.fenced:7"), str(report)
+    assert "effect 2: without a crash missing" in str(report)
+
+
+def test_a_worker_that_cannot_start_is_raised() -> None:
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def lifespan(_: App):
+        raise RuntimeError("no database")
+        yield
+
+    app = App("broken", lifespan=lifespan)
+
+    @app.workflow(version=1)
+    async def idle(ctx: Context, _: None) -> None:
+        await ctx.sleep(1)
+
+    with pytest.raises(RuntimeError, match="no database"):
+        crash_everywhere(app, start_of(idle))

@@ -71,7 +71,7 @@ class Execution(NamedTuple):
     stuck: str
     """What was waited for in vain; empty where everything came to rest."""
     errors: Sequence[Exception]
-    """What a worker, the script and the check have raised."""
+    """What a worker, a reader of the log, the script and the check have raised."""
     seen: Seen
 
 
@@ -124,7 +124,7 @@ class World:
         self._stuck = ""
         self._script_error: Exception | None = None
         self._error: Exception | None = None
-        """What ended a worker."""
+        """What ended a worker, or the reading of the log."""
 
     async def run(self) -> Execution:
         """Bring everything to rest, stop the worker, and read what the log says."""
@@ -142,6 +142,7 @@ class World:
         try:
             self._begin_worker()
             following = loop.create_task(self.eyes.follow())
+            following.add_done_callback(self._ended)
             acting = loop.create_task(self._act())
             await self._settle(acting)
             await self._stop(acting)
@@ -257,11 +258,13 @@ class World:
             settings=self._settings,
             clock=self._clock,
             host=_Host(self._workers),
+            strict=True,
         )
         self._serving = self._loop.actor(name).start(self._worker.run())
-        self._serving.add_done_callback(self._served)
+        self._serving.add_done_callback(self._ended)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A worker has stopped, or failed; or the log holds what cannot be, and nobody can follow it any more."""
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._error = self._error or error
 

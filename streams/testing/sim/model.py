@@ -14,10 +14,13 @@ from streams.kernel import commands as cmd
 from streams.testing.sim.outside import receipt
 from streams.wire.records import encode_command
 
-__all__ = ["JUNK", "KINDS", "Outcome", "Plan", "Send", "answer_of", "draw", "encode", "judge"]
+__all__ = ["CONFLICT", "JUNK", "KINDS", "Outcome", "Plan", "Send", "answer_of", "draw", "encode", "judge"]
 
 JUNK = "junk"
 """The kind of a record that is no command, or lies in the wrong partition: it ends among the dead letters."""
+
+CONFLICT = "/conflict"
+"""How the id of a start with another input ends."""
 
 
 class Send(NamedTuple):
@@ -81,7 +84,7 @@ def draw(rng: random.Random, number: int) -> Plan:
     if rng.random() < 0.15:
         sends.append(Send(rng.choice([0.0, 0.0, 0.3, 2.0]), start))  # the same start again
     if rng.random() < 0.05:
-        other = {**start, "command_id": f"{run_id}/conflict", "input": {"another": "input"}}
+        other = {**start, "command_id": f"{run_id}{CONFLICT}", "input": {"another": "input"}}
         sends.append(Send(rng.choice([0.5, 3.0]), other))
     if kind != JUNK and rng.random() < 0.15:
         sends.append(_nonsense(rng, run_id))

@@ -10,7 +10,7 @@ from streams.kernel import bodies as ev
 from streams.kernel.events import Event
 from streams.log.port import Record
 from streams.testing.sim.history import History, Judged
-from streams.testing.sim.model import JUNK
+from streams.testing.sim.model import CONFLICT, JUNK
 from streams.wire.partitioner import partition_of
 from streams.wire.records import EffectMessage, Lease
 from streams.wire.topics import Topics
@@ -136,6 +136,8 @@ def _check_commands(number: int, commands: list[Record], events: Events) -> Iter
         offset = event.offset
         if offset is None:
             continue
+        if isinstance(event.body, ev.CommandRejected):
+            yield from _check_refusal(record, event, event.body)
         if offset not in keys:
             yield f"{where(record, event)} is the outcome of command {offset}, which the topic does not hold"
         elif keys[offset] != record.key and keys[offset]:
@@ -148,6 +150,12 @@ def _check_commands(number: int, commands: list[Record], events: Events) -> Iter
         highest = max(highest, offset)
     for lost in sorted(set(keys) - set(outcomes)):
         yield f"the command at {number}/{lost} ({keys[lost]!r}) has no outcome"
+
+
+def _check_refusal(record: Record, event: Event, body: ev.CommandRejected) -> Iterator[str]:
+    """A start with another input was refused as such, and not as a repeat."""
+    if (body.command_id or "").endswith(CONFLICT) and body.code != "INPUT_CONFLICT":
+        yield f"{where(record, event)} refuses a start with another input as {body.code}"
 
 
 def _check_applied(number: int, events: Events, leases: Leases) -> Iterator[str]:

@@ -18,7 +18,7 @@ from streams.kernel import bodies as ev
 from streams.log.port import Log, NewRecord, TopicPartition
 from streams.runtime.settings import WorkerSettings
 from streams.testing.sim.app import make_app
-from streams.testing.sim.model import JUNK, Plan, answer_of, draw, encode
+from streams.testing.sim.model import CONFLICT, JUNK, Plan, answer_of, draw, encode
 from streams.testing.sim.outside import Outside
 from streams.wire.partitioner import partition_of
 from streams.wire.records import decode_event
@@ -64,7 +64,7 @@ def plan(rng: random.Random, runs: int) -> list[Plan]:
 
 def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
     """Limits so small that a short history meets them."""
-    age = rng.choice([0.5, 2.0, 60.0])
+    age = rng.choice([1.2, 3.0, 60.0])
     return WorkerSettings(
         partitions=partitions,
         loop_slots=rng.choice([2, 5, 2_000]),
@@ -75,7 +75,7 @@ def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
         inbox_max=rng.choice([10, 10_000]),
         live_runs_max=rng.choice([1, 5, 4_000]),
         checkpoint_bytes_min=rng.choice([1, 500, 4_096]),
-        sweep_seconds=min(rng.choice([0.7, 2.0, 5.0]), age),
+        sweep_seconds=min(rng.choice([1.0, 2.0, 5.0]), age),
         checkpoint_age_seconds=age,
         retry_refused_seconds=1.0,
         clock_warn_seconds=1_000.0,
@@ -87,7 +87,7 @@ class Load:
     """All clients as one: `run` ends when everything was sent and every accepted run has ended, as far as it can."""
 
     def __init__(self, world: Setting, plans: Iterable[Plan], rng: random.Random, *, spread: float = 2.0) -> None:
-        """Starts are spread over so many seconds."""
+        """Starts come within so many seconds, or nearly all at once."""
         self._world, self._rng = world, rng
         self._answers: dict[type, Callable[[str, Any, int | None], None]] = {
             ev.RunStarted: self._started,
@@ -103,6 +103,7 @@ class Load:
         self.wanted: set[str] = set()
         """Runs whose start was acknowledged."""
         self.ended: set[str] = set()
+        spread *= rng.choice([0.02, 0.2, 1.0, 1.0])
         for one in plans:
             world.plans[one.run_id] = one
             begin = rng.random() * spread
@@ -150,7 +151,7 @@ class Load:
         self._later(asyncio.get_running_loop().time() + self._rng.choice(delays), run_id, command)
 
     def _send(self, run_id: str, command: dict[str, Any]) -> None:
-        if command["command_id"].endswith("/conflict") and run_id not in self.started:
+        if command["command_id"].endswith(CONFLICT) and run_id not in self.started:
             return  # it would be the first start, and none that is to be refused
         if command["type"] == _OPERATOR:
             command = self._word_of_operator(run_id, command)
