@@ -207,6 +207,7 @@ async def die_one_after_another(w: World, points: tuple[str, ...]) -> None:
             worker.signal(signal.SIGTERM)
         assert await worker.gone() == -signal.SIGKILL, point
     last = await w.worker(checkpoint_bytes_min=1000)
+    await last.owns(4)
     await driving
     await w.history.ended(*RUNS, *CANCELLED)
     assert await last.stop() == 0
@@ -214,6 +215,7 @@ async def die_one_after_another(w: World, points: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_chains_of_workers_that_die_at_every_other_point_on_sqlite(tmp_path: Path):
     async def scenario(name: str) -> None:
         folder = tmp_path / name
@@ -239,6 +241,7 @@ def test_workers_that_die_while_they_replace_a_fenced_producer(tmp_path: Path):
                 await w.history.start("steps", f"steps{count}", count)
                 assert await worker.gone() == -signal.SIGKILL, point
             last = await w.worker()
+            await last.owns(4)
             for count in range(len(REBUILT)):
                 assert await w.history.result(f"steps{count}") == (count + 3) * 2
             assert await last.stop() == 0
@@ -256,6 +259,7 @@ def test_workers_that_die_around_the_look_up_of_what_may_have_happened(tmp_path:
             for point in ("task.returned/order", *LOOKED_UP):
                 assert await (await w.worker(point)).gone() == -signal.SIGKILL, point
             last = await w.worker()
+            await last.owns(4)
             assert await w.history.result("uncertain") == "made by attempt 1"
             assert await last.stop() == 0
             await w.check()
@@ -281,6 +285,7 @@ def test_workers_that_die_in_the_middle_of_sweeps(tmp_path: Path):
                 kept = {"result_kept_seconds": 0.3} if point.startswith("sweep.stripped") else {}
                 assert await (await w.worker(point, **sweeps, **kept)).gone() == -signal.SIGKILL, point
             last = await w.worker(**sweeps, result_kept_seconds=0.3)
+            await last.owns(4)
             for number in range(8):
                 await answer(w.history, f"asker{number}")
                 assert await w.history.result(f"asker{number}") == [10, 11, 20]

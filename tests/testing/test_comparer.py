@@ -97,6 +97,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "key of an effect": (effects_with(lambda effects: [effects[0]._replace(idempotency_key="x")]), "effect 1"),
     "op is missing": (events_with(lambda e: [x for x in e if getattr(x.body, "name", "") != "pay"]), "pay (op 4)"),
     "key of an op": (body_with(ev.OpScheduled, "4", key="x"), "pay (op 4)"),
+    "arguments of an op": (body_with(ev.OpScheduled, "4", args=b"[[1]]"), "pay (op 4)"),
     "outcome": (body_with(ev.OpCompleted, "4", value=b'"x"'), "the outcome of pay"),
     "no outcome": (
         events_with(lambda e: [x for x in e if not isinstance(x.body, ev.InterruptAnswered)]),

@@ -343,3 +343,22 @@ def test_a_worker_that_cannot_start_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="no database"):
         crash_everywhere(app, start_of(idle))
+
+
+def test_what_a_callback_of_a_task_raises_is_raised_without_a_crash() -> None:
+    app = App("calling")
+
+    @app.task
+    async def late(ctx: TaskContext) -> None:
+        def fail() -> None:
+            raise RuntimeError("in a callback")
+
+        asyncio.get_running_loop().call_later(0.1, fail)
+
+    @app.workflow(version=1)
+    async def calling(ctx: Context, _: None) -> None:
+        await ctx.run(late)
+        await ctx.sleep(1)
+
+    with pytest.raises(RuntimeError, match="in a callback"):
+        crash_everywhere(app, start_of(calling))

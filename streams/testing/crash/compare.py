@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from streams.authoring.app import App
@@ -68,7 +68,7 @@ class Comparer:
         for error in found.errors:
             yield Difference("", "an error", "none", _cut(f"{type(error).__name__}: {error}"))
         if found.stuck and not self.parked(found):
-            yield Difference("", "the end", "everything came to rest", f"it waits in vain for {found.stuck}")
+            yield Difference("", "the end", "everything came to rest", f"it waits in vain for {_cut(found.stuck)}")
         elif not found.stuck and not found.errors and not found.seen.same:
             yield Difference(
                 "", "what the check returned", *(_cut(side.words) for side in (self._base.seen, found.seen))
@@ -127,17 +127,29 @@ class Comparer:
             outcomes = [side.get(op) for side in ends]
             if any(isinstance(body, ev.OpWithdrawn) for body in outcomes):
                 continue  # it lost a race, or was not needed any more
-            if sides[0] is None or sides[1] is None or sides[0][:3] != sides[1][:3]:
-                name = next(side[1] for side in sides if side is not None)
-                yield Difference(run_id, f"{name} (op {op})", *(_op(side) for side in sides))
+            name = next(side.name for side in sides if side is not None)
+            if self._ops_differ(*sides):
+                yield Difference(run_id, f"{name} (op {op})", *(self._op(side) for side in sides))
                 return
             if self._outcomes_differ(*outcomes):
-                what = f"the outcome of {sides[0][1]} (op {op})"
+                what = f"the outcome of {name} (op {op})"
                 yield Difference(run_id, what, *(self._outcome(body) for body in outcomes))
                 return
         others = [_others(execution.events.get(run_id, ())) for execution in (self._base, found)]
         if others[0] != others[1]:
             yield Difference(run_id, "what reached it", *(_cut(", ".join(map(str, side))) for side in others))
+
+    def _ops_differ(self, before: ev.OpScheduled | None, after: ev.OpScheduled | None) -> bool:
+        if before is None or after is None:
+            return True
+        same = (before.kind, before.name, before.key) == (after.kind, after.name, after.key)
+        return not same or self._differ(before.args, after.args)
+
+    def _op(self, issued: ev.OpScheduled | None) -> str:
+        if issued is None:
+            return "missing"
+        key = f" with key {issued.key!r}" if issued.key else ""
+        return f"{issued.kind} {issued.name}{key} of {self._shown(issued.args)}"
 
     def _outcomes_differ(self, before: ev.Body | None, after: ev.Body | None) -> bool:
         if type(before) is not type(after):
@@ -157,7 +169,7 @@ class Comparer:
     def _calls(self, run_id: str, found: Execution) -> Iterator[Difference]:
         """At most one more call for each crash; none where the outcome was committed, or where it must not be."""
         before, after = (_counted(execution.calls, run_id) for execution in (self._base, found))
-        ops = {side[2]: op for op, side in _issued(found.events.get(run_id, ())).items()}
+        ops = {issued.key: op for op, issued in _issued(found.events.get(run_id, ())).items()}
         for id_, called in after.items():
             _, name, key = id_
             op = ops.get(key, "")
@@ -240,25 +252,16 @@ def _deliveries(execution: Execution, run_id: str) -> list[tuple[str, str]]:
     return [(type(body).__name__, body.op) for body in bodies if isinstance(body, _DELIVERED)]
 
 
-def _issued(events: Iterator[Event] | Any) -> dict[str, tuple[str, str, str, bytes]]:
-    """Ops by id: kind, name, idempotency key, and the hash of what they were called with."""
-    bodies = (event.body for event in events)
-    return {b.op: (b.kind, b.name, b.key or "", b.hash) for b in bodies if isinstance(b, ev.OpScheduled)}
+def _issued(events: Iterable[Event]) -> dict[str, ev.OpScheduled]:
+    return {event.body.op: event.body for event in events if isinstance(event.body, ev.OpScheduled)}
 
 
-def _op(issued: tuple[str, str, str, bytes] | None) -> str:
-    if issued is None:
-        return "missing"
-    kind, name, key, _ = issued
-    return f"{kind} {name}" + (f" with key {key!r}" if key else "")
-
-
-def _outcomes(events: Iterator[Event] | Any) -> dict[str, ev.Body]:
+def _outcomes(events: Iterable[Event]) -> dict[str, ev.Body]:
     bodies = (event.body for event in events)
     return {body.op: body for body in bodies if isinstance(body, (*_DELIVERED, ev.OpWithdrawn))}
 
 
-def _others(events: Iterator[Event] | Any) -> list[tuple[Any, ...]]:
+def _others(events: Iterable[Event]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for body in (event.body for event in events):
         if isinstance(body, ev.SignalReceived):
@@ -274,7 +277,7 @@ def _id(call: Call) -> CallId:
     return call.run_id, call.task, call.key
 
 
-def _counted(calls: Any, run_id: str) -> Counter[CallId]:
+def _counted(calls: Iterable[Call], run_id: str) -> Counter[CallId]:
     return Counter(_id(call) for call in calls if call.run_id == run_id and not call.look_up)
 
 

@@ -30,6 +30,8 @@ _SWEEP_SECONDS = 1e8
 _VIRTUAL_SECONDS_MAX = 50_000.0
 """For whatever takes the loop's own time: the sleeps of tasks, not those of workflows. It takes some 30 s to pass."""
 
+_NOTHING = Execution({}, {}, {}, (), (), (), (), (), (), "", (), Seen())
+
 
 class Runner:
     """Everything that the executions have in common."""
@@ -56,7 +58,9 @@ class Runner:
         try:
             return run_virtual(world.run(), self.seed, seconds_max=_VIRTUAL_SECONDS_MAX)
         except Stuck as stuck:
-            return Execution({}, {}, {}, (), (), (), (), (), (), str(stuck), (), Seen())
+            return _NOTHING._replace(stuck=str(stuck))
+        except Exception as error:  # noqa: BLE001 - what a callback of user code raises is a finding
+            return _NOTHING._replace(errors=(error,))
         finally:
             world.dispose()
 
@@ -182,7 +186,7 @@ def _known(plan: Plan, base: Execution) -> Plan:
     """Raise UsageError for a first position that the scenario does not pass."""
     names = [_name(one) for one in _plans(base, doubts=True, handovers=True)]
     if str(plan[0]) not in names:
-        near = get_close_matches(str(plan[0]), names, 5, 0.1)
+        near = get_close_matches(str(plan[0]), names, 5, 0.1) or names[:5]
         raise UsageError(f"only={_name(plan)!r}: the scenario does not pass {plan[0]}; it does pass {', '.join(near)}")
     return plan
 
