@@ -109,6 +109,9 @@ class Folds:
         if kind is ev.RunCancelled and _ends_damage(event):
             self._end_by_force(key, bucket, event)
             return
+        if kind is ev.RunRepaired:
+            self._repair(key, bucket, live, record, event)
+            return
         if event.seq != run.seq + 1 or event.identity != run.identity:
             self._out_of_place(key, live, record, event)
             return
@@ -117,15 +120,25 @@ class Folds:
             self._bytes -= self._live.pop(key).bytes
             self._expire(key, bucket, record, event, matched=matched)
             return
-        self._check(key, live, record, event)
+        cause = event.cause
+        if (
+            event.epoch != run.epoch
+            or event.at < run.at
+            or kind is ev.RunOwned
+            or (cause is not None and cause != live.delivery)
+        ):
+            self._check(key, live, record, event)
         try:
             live.run = evolve(run, event)
         except ValueError as error:
-            kind_of = "event.schema" if isinstance(error, UnknownEvent) else "event.fold"
-            self.findings.add(key, self.place.event(kind_of, record, event, str(error), run=run))
-            live.state = BROKEN
+            self._cannot_fold(key, live, record, event, error)
             return
         self._after(key, bucket, live, record, event)
+
+    def _cannot_fold(self, key: bytes, live: Live, record: Record, event: Event, error: ValueError) -> None:
+        kind = "event.schema" if isinstance(error, UnknownEvent) else "event.fold"
+        self.findings.add(key, self.place.event(kind, record, event, str(error), run=live.run))
+        live.state = BROKEN
 
     def _check(self, key: bytes, live: Live, record: Record, event: Event) -> None:
         """What `evolve` does not ask: epoch, time and cause."""
@@ -209,6 +222,10 @@ class Folds:
 
     def _out_of_place(self, key: bytes, live: Live, record: Record, event: Event) -> None:
         run = live.run
+        if key != event.run_id.encode("utf-8", "backslashreplace"):
+            text = "it lies under the key of another run, which it leaves alone"
+            self._find("event.key", key, record, event, text, "key", event.run_id, text_of(key))
+            return
         if event.identity != run.identity and run.identity:
             text = "the run was opened by another command, and has not expired"
             self._find("event.identity", key, record, event, text, "identity", run.identity, event.identity)
@@ -237,7 +254,8 @@ class Folds:
         before = live.run._replace(identity=event.identity, seq=(event.seq or 0) - 1)
         try:
             live.run = evolve(before, event)
-        except ValueError:
+        except ValueError as error:
+            self._cannot_fold(key, live, record, event, error)
             return
         self._deal_with(key, bucket)
         live.state = FOLDING
@@ -304,6 +322,8 @@ class Folds:
         key, live = suspect.key, self._live[suspect.key]
         bucket, queue = bucket_of(key), live.queue
         live.queue = []
+        if live.state != SEEDED:
+            return  # a record that cannot be read came between
         if isinstance(state, Run):
             live.run, live.state, live.delivery = state, FOLDING, _last_delivery(state)
             live.bytes += 2 * state.size
