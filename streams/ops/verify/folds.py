@@ -21,6 +21,7 @@ __all__ = ["Folds"]
 FOLDING, BROKEN, UNKNOWN, SEEDED = range(4)
 _LIVE_BYTES, _EVENT_BYTES, _ENDED_BYTES = 1_500, 250, 180
 _ENDS = frozenset({ev.RunCompleted, ev.RunFailed, ev.RunCancelled})
+_APART = frozenset({ev.RunCancelled, ev.RunExpired, ev.RunRepaired})
 _DEALT_WITH = DAMAGE | {"checkpoint.unreadable", "checkpoint.damaged"}
 """What an operator's end or repair of a run settles, and its expiry."""
 
@@ -106,19 +107,10 @@ class Folds:
             self._pass_over(key, bucket, live, record, event)
             return
         run, kind = live.run, type(event.body)
-        if kind is ev.RunCancelled and _ends_damage(event):
-            self._end_by_force(key, bucket, event)
-            return
-        if kind is ev.RunRepaired:
-            self._repair(key, bucket, live, record, event)
+        if kind in _APART and self._take_apart(key, bucket, live, record, event):
             return
         if event.seq != run.seq + 1 or event.identity != run.identity:
             self._out_of_place(key, live, record, event)
-            return
-        if kind is ev.RunExpired:
-            matched = self.checkpoints.is_matched(key)
-            self._bytes -= self._live.pop(key).bytes
-            self._expire(key, bucket, record, event, matched=matched)
             return
         cause = event.cause
         if (
@@ -134,6 +126,22 @@ class Folds:
             self._cannot_fold(key, live, record, event, error)
             return
         self._after(key, bucket, live, record, event)
+
+    def _take_apart(self, key: bytes, bucket: int, live: Live, record: Record, event: Event) -> bool:
+        """What is no common event: whether it is done with."""
+        if isinstance(event.body, ev.RunRepaired):
+            self._repair(key, bucket, live, record, event)
+            return True
+        if _ends_damage(event):
+            self._end_by_force(key, bucket, event)
+            return True
+        run = live.run
+        if isinstance(event.body, ev.RunCancelled) or event.seq != run.seq + 1 or event.identity != run.identity:
+            return False
+        matched = self.checkpoints.is_matched(key)
+        self._bytes -= self._live.pop(key).bytes
+        self._expire(key, bucket, record, event, matched=matched)
+        return True
 
     def _cannot_fold(self, key: bytes, live: Live, record: Record, event: Event, error: ValueError) -> None:
         kind = "event.schema" if isinstance(error, UnknownEvent) else "event.fold"
