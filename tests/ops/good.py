@@ -59,6 +59,11 @@ async def asking(ctx: Context, what: str) -> str:
 
 
 @app.workflow(version=1)
+async def both(ctx: Context, _: None) -> list[str]:
+    return list(await ctx.all(ctx.interrupt("left", answer=str), ctx.interrupt("right", answer=str)))
+
+
+@app.workflow(version=1)
 async def hearing(ctx: Context, count: int) -> list[int]:
     found = [await ctx.receive(news) for _ in range(count)]
     won = await ctx.first(ctx.receive(news), ctx.sleep(0.01))
@@ -144,7 +149,9 @@ async def fill(lab: Lab, rounds: int = 6) -> None:
     await second.stop()
     third = await lab.worker(**settings)
     await h.start("asking", "waits", "for long")
+    await h.start("both", "both")
     await h.seen("waits", ev.OpScheduled, 2)
+    await h.seen("both", ev.OpScheduled, 2)
     await h.seen("doomed2", ev.RunBlocked)
     await asyncio.sleep(0.3)  # a sweep writes what has waited for its age
     await third.stop()

@@ -254,6 +254,7 @@ async def test_runs_whose_first_events_are_gone_begin_with_their_checkpoint(lab:
     await fill(lab)
     whole = await right(lab)
     lab.unchecked = True  # its checker wants every event
+    cut = 0
     for partition in range(PARTITIONS):
         leases = await records_of(lab.log, TopicPartition(lab.topics.leases, partition))
         tail = decode_lease(leases[-1].value or b"").tail
@@ -262,7 +263,8 @@ async def test_runs_whose_first_events_are_gone_begin_with_their_checkpoint(lab:
             delete_before(lab, lab.topics.events, partition, min(offset, tail))
             report = await right(lab)
             assert same(report, await right(lab, memory_bytes_max=1))
-            assert report.not_compared.runs > 0 or offset >= tail
+            cut += report.not_compared.runs
+    assert cut > 0
     assert report.events < whole.events
     assert report.not_compared.checkpoints > 0
 

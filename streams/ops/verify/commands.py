@@ -46,7 +46,7 @@ class CommandJoin:
     @property
     def wants_more(self) -> bool:
         """Whether commands are needed to go on."""
-        return bool(self._outcomes) and self._outcomes[-1].command < self._span.end and not self._commands
+        return bool(self._outcomes) and not self._commands
 
     def outcome(self, record: Record, event: Event) -> None:
         """An event names the command that it answers."""
@@ -72,11 +72,15 @@ class CommandJoin:
 
     def _merge(self) -> None:
         outcomes, commands = self._outcomes, self._commands
-        while outcomes and (commands or outcomes[0].command < self._span.start):
+        while outcomes:
             first = outcomes[0]
             if first.command < self._span.start:
                 self.gone += 1
                 outcomes.popleft()
+            elif first.command >= self._span.end:
+                self._unknown(outcomes.popleft())
+            elif not commands:
+                return
             elif commands[0].offset < first.command:
                 self._lost(commands.popleft())
             elif commands[0].offset > first.command:

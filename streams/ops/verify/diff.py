@@ -22,9 +22,7 @@ class Difference(NamedTuple):
 
 
 def difference(expected: Any, found: Any, path: str = "") -> Difference | None:
-    """The first field that differs, depth first; None where the two are the same."""
-    if expected == found and type(expected) is type(found):
-        return None
+    """The first field that differs, depth first; None where the two are the same, the order of mappings included."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return _of_mappings(expected, found, path)
     if isinstance(expected, tuple) and type(expected) is type(found) and hasattr(expected, "_fields"):
@@ -32,6 +30,8 @@ def difference(expected: Any, found: Any, path: str = "") -> Difference | None:
         return next((d for name, a, b in pairs if (d := difference(a, b, _joined(path, name)))), None)
     if isinstance(expected, (tuple, Vector)) and type(expected) is type(found):
         return _of_sequences(tuple(expected), tuple(found), path)
+    if expected == found and type(expected) is type(found):
+        return None
     return Difference(path, short(expected), short(found))
 
 
@@ -52,10 +52,12 @@ def _of_mappings(expected: Mapping[Any, Any], found: Mapping[Any, Any], path: st
     return None
 
 
-def _of_sequences(expected: Sequence[Any], found: Sequence[Any], path: str) -> Difference:
+def _of_sequences(expected: Sequence[Any], found: Sequence[Any], path: str) -> Difference | None:
     for index, (a, b) in enumerate(zip(expected, found, strict=False)):
         if inner := difference(a, b, _joined(path, index)):
             return inner
+    if len(expected) == len(found):
+        return None
     at = min(len(expected), len(found))
     of = [short(items[at]) if at < len(items) else "(nothing)" for items in (expected, found)]
     return Difference(_joined(path, at), *of)

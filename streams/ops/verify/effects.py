@@ -21,6 +21,8 @@ __all__ = ["EffectJoin", "Orphan"]
 
 _AHEAD_MAX = 1_000
 """Messages that are kept while the one that an event emitted is looked for; a lost one must not bring all to memory."""
+_WAITING_MAX = 10_000
+"""Of those that do not match: older ones are given up, since both sides have the same order."""
 _OF_THE_WORKFLOW = frozenset({"workflow", "version"})
 
 
@@ -34,13 +36,21 @@ class _Emitted(NamedTuple):
     run: Run | None
 
 
-class Orphan(NamedTuple):
-    """A message that no event is left for."""
+class _Message(NamedTuple):
+    """A message, and the key that it should have."""
 
     key: bytes
     found_key: bytes | None
     offset: int
     message: EffectMessage
+
+
+class Orphan(NamedTuple):
+    """A message that no event is left for."""
+
+    key: bytes
+    offset: int
+    effect_id: str
 
 
 class EffectJoin:
@@ -57,13 +67,17 @@ class EffectJoin:
         self._begun = span.start == 0
         """Whether the first message that retention has left was met among the events."""
         self._awaiting: dict[str, _Emitted] = {}
-        self._early: dict[str, Orphan] = {}
+        self._early: dict[str, _Message] = {}
+        self._orphans: list[Orphan] = []
+        self._at_the_end = False
         self._newest = ""
         self._first_matched: int | None = None
 
     @property
     def wants_more(self) -> bool:
         """Whether messages are needed: for the last effect that was emitted, or to know where retention has cut."""
+        if self._at_the_end:
+            return False
         if not self._begun:
             return not self._early
         return self._newest in self._awaiting and len(self._early) < _AHEAD_MAX
@@ -71,7 +85,8 @@ class EffectJoin:
     def keep(self, share: Share) -> None:
         """Forget the runs outside the share."""
         self._awaiting = {id_: one for id_, one in self._awaiting.items() if share.holds(one.key)}
-        self._early = {id_: one for id_, one in self._early.items() if share.holds(one.key)}
+        self._early = {id_: early for id_, early in self._early.items() if share.holds(early.key)}
+        self._orphans = [orphan for orphan in self._orphans if share.holds(orphan.key)]
 
     def emitted(self, key: bytes, record: Record, event: Event, body: EffectEmitted, run: Run | None) -> None:
         """An event emits an effect."""
@@ -94,9 +109,20 @@ class EffectJoin:
             self._match(one, early)
         elif not self._begun:
             self.gone.by_bucket[bucket_of(key)] += 1
+        elif self._at_the_end:
+            self._lost(one)
         else:
             self._newest = message.effect_id
             self._awaiting[message.effect_id] = one
+            if len(self._awaiting) > _WAITING_MAX:
+                self._lost(self._awaiting.pop(next(iter(self._awaiting))))
+
+    def end(self) -> None:
+        """There are no more messages."""
+        self._at_the_end = True
+        for one in self._awaiting.values():
+            self._lost(one)
+        self._awaiting = {}
 
     def feed(self, records: Sequence[Record], share: Share) -> None:
         """The next messages."""
@@ -112,16 +138,22 @@ class EffectJoin:
             run_key = message.run_id.encode()  # the record's key may be wrong
             if not share.holds(run_key):
                 continue
-            found = Orphan(run_key, record.key, record.offset, message)
+            found = _Message(run_key, record.key, record.offset, message)
             one = self._awaiting.pop(message.effect_id, None)
             if one is not None:
                 self._match(one, found)
             elif message.effect_id in self._early:
-                self._judge(found, is_known=True)
+                self._judge(Orphan(found.key, found.offset, message.effect_id), is_known=True)
             else:
                 self._early[message.effect_id] = found
+                if len(self._early) > _WAITING_MAX:
+                    self._give_up(next(iter(self._early)))
 
-    def _match(self, one: _Emitted, found: Orphan) -> None:
+    def _give_up(self, id_: str) -> None:
+        early = self._early.pop(id_)
+        self._orphans.append(Orphan(early.key, early.offset, id_))
+
+    def _match(self, one: _Emitted, found: _Message) -> None:
         self.compared.by_bucket[bucket_of(one.key)] += 1
         if self._first_matched is None:
             self._first_matched = found.offset
@@ -134,7 +166,7 @@ class EffectJoin:
                 self._differs(one, found, name, short(wanted), short(is_))
                 return
 
-    def _differs(self, one: _Emitted, found: Orphan, field: str, expected: str, is_: str) -> None:
+    def _differs(self, one: _Emitted, found: _Message, field: str, expected: str, is_: str) -> None:
         text = f"the message {one.message.effect_id} is not what its event says"
         found_ = self._divergence("effect.differs", one.event.run_id, found.offset, text)
         self._findings.add(
@@ -142,30 +174,33 @@ class EffectJoin:
             found_._replace(seq=one.event.seq, field=field, expected=expected, found=is_, code=code_of(one.run)),
         )
 
+    def _lost(self, one: _Emitted) -> None:
+        text = f"effect {one.message.effect_id} was emitted (event at offset {one.offset}) and has no message"
+        found = self._divergence("effect.lost", one.event.run_id, None, text)
+        self._findings.add(one.key, found._replace(seq=one.event.seq, code=code_of(one.run)))
+
     def finish(self, *, trimmed: bool) -> list[Orphan]:
-        """All was fed; `trimmed`: the first events are gone. Returns the messages that no event was found for."""
-        for id_, one in self._awaiting.items():
-            text = f"effect {id_} was emitted (event at offset {one.offset}) and has no message"
-            found = self._divergence("effect.lost", one.event.run_id, None, text)
-            self._findings.add(one.key, found._replace(seq=one.event.seq, code=code_of(one.run)))
+        """All events were seen; `trimmed`: the first ones are gone. Returns the messages that none was found for."""
+        self.end()
+        for id_ in list(self._early):
+            self._give_up(id_)
         orphans = []
-        for orphan in self._early.values():
+        for orphan in self._orphans:
             if orphan.offset >= self._sure_end:
                 continue  # of a transaction behind the captured end of the events
             if trimmed and (self._first_matched is None or orphan.offset < self._first_matched):
                 self.gone.by_bucket[bucket_of(orphan.key)] += 1
             else:
                 orphans.append(orphan)
-        self._awaiting, self._early = {}, {}
         return orphans
 
     def judge(self, orphans: Sequence[Orphan], emitted: Collection[str]) -> None:
         """Tell those whose effect was `emitted`, and has another message, from those that nobody has emitted."""
         for orphan in orphans:
-            self._judge(orphan, is_known=orphan.message.effect_id in emitted)
+            self._judge(orphan, is_known=orphan.effect_id in emitted)
 
     def _judge(self, orphan: Orphan, *, is_known: bool) -> None:
-        id_ = orphan.message.effect_id
+        id_ = orphan.effect_id
         if is_known:
             kind, text = "effect.twice", f"effect {id_} was published before"
         else:

@@ -21,6 +21,7 @@ __all__ = ["Folds"]
 FOLDING, BROKEN, UNKNOWN, SEEDED = range(4)
 _LIVE_BYTES, _EVENT_BYTES, _ENDED_BYTES = 1_500, 250, 180
 _ENDS = frozenset({ev.RunCompleted, ev.RunFailed, ev.RunCancelled})
+_APART = frozenset({ev.RunCancelled, ev.RunExpired, ev.RunRepaired})
 _DEALT_WITH = DAMAGE | {"checkpoint.unreadable", "checkpoint.damaged"}
 """What an operator's end or repair of a run settles, and its expiry."""
 
@@ -106,26 +107,46 @@ class Folds:
             self._pass_over(key, bucket, live, record, event)
             return
         run, kind = live.run, type(event.body)
-        if kind is ev.RunCancelled and _ends_damage(event):
-            self._end_by_force(key, bucket, event)
+        if kind in _APART and self._take_apart(key, bucket, live, record, event):
             return
         if event.seq != run.seq + 1 or event.identity != run.identity:
             self._out_of_place(key, live, record, event)
             return
-        if kind is ev.RunExpired:
-            matched = self.checkpoints.is_matched(key)
-            self._bytes -= self._live.pop(key).bytes
-            self._expire(key, bucket, record, event, matched=matched)
-            return
-        self._check(key, live, record, event)
+        cause = event.cause
+        if (
+            event.epoch != run.epoch
+            or event.at < run.at
+            or kind is ev.RunOwned
+            or (cause is not None and cause != live.delivery)
+        ):
+            self._check(key, live, record, event)
         try:
             live.run = evolve(run, event)
         except ValueError as error:
-            kind_of = "event.schema" if isinstance(error, UnknownEvent) else "event.fold"
-            self.findings.add(key, self.place.event(kind_of, record, event, str(error), run=run))
-            live.state = BROKEN
+            self._cannot_fold(key, live, record, event, error)
             return
         self._after(key, bucket, live, record, event)
+
+    def _take_apart(self, key: bytes, bucket: int, live: Live, record: Record, event: Event) -> bool:
+        """What is no common event: whether it is done with."""
+        if isinstance(event.body, ev.RunRepaired):
+            self._repair(key, bucket, live, record, event)
+            return True
+        if _ends_damage(event):
+            self._end_by_force(key, bucket, event)
+            return True
+        run = live.run
+        if isinstance(event.body, ev.RunCancelled) or event.seq != run.seq + 1 or event.identity != run.identity:
+            return False
+        matched = self.checkpoints.is_matched(key)
+        self._bytes -= self._live.pop(key).bytes
+        self._expire(key, bucket, record, event, matched=matched)
+        return True
+
+    def _cannot_fold(self, key: bytes, live: Live, record: Record, event: Event, error: ValueError) -> None:
+        kind = "event.schema" if isinstance(error, UnknownEvent) else "event.fold"
+        self.findings.add(key, self.place.event(kind, record, event, str(error), run=live.run))
+        live.state = BROKEN
 
     def _check(self, key: bytes, live: Live, record: Record, event: Event) -> None:
         """What `evolve` does not ask: epoch, time and cause."""
@@ -209,6 +230,10 @@ class Folds:
 
     def _out_of_place(self, key: bytes, live: Live, record: Record, event: Event) -> None:
         run = live.run
+        if key != event.run_id.encode("utf-8", "backslashreplace"):
+            text = "it lies under the key of another run, which it leaves alone"
+            self._find("event.key", key, record, event, text, "key", event.run_id, text_of(key))
+            return
         if event.identity != run.identity and run.identity:
             text = "the run was opened by another command, and has not expired"
             self._find("event.identity", key, record, event, text, "identity", run.identity, event.identity)
@@ -237,7 +262,8 @@ class Folds:
         before = live.run._replace(identity=event.identity, seq=(event.seq or 0) - 1)
         try:
             live.run = evolve(before, event)
-        except ValueError:
+        except ValueError as error:
+            self._cannot_fold(key, live, record, event, error)
             return
         self._deal_with(key, bucket)
         live.state = FOLDING
@@ -304,6 +330,8 @@ class Folds:
         key, live = suspect.key, self._live[suspect.key]
         bucket, queue = bucket_of(key), live.queue
         live.queue = []
+        if live.state != SEEDED:
+            return  # a record that cannot be read came between
         if isinstance(state, Run):
             live.run, live.state, live.delivery = state, FOLDING, _last_delivery(state)
             live.bytes += 2 * state.size

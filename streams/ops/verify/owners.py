@@ -24,11 +24,10 @@ class Owners:
 
     def see(self, record: Record, event: Event) -> None:
         """The next event."""
-        epoch = event.epoch
+        epoch, body = event.epoch, event.body
         if epoch != self._epoch:
             self._moved(record, event)
-        body = event.body
-        if isinstance(body, RunOwned | RunStarted) and body.owner:
+        if isinstance(body, (RunOwned, RunStarted)) and body.owner:
             owner = self._owners.setdefault(epoch, body.owner)
             if owner != body.owner:
                 text = f"it was written under the epoch {epoch} of another owner"

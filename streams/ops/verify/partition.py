@@ -141,8 +141,12 @@ class PartitionCheck:
 
     async def _follow(self, work: Pass, effects: Mapping[str, AsyncGenerator[list[Record], None]]) -> None:
         for name, join in work.effects.items():
-            while join.wants_more and (records := await anext(effects[name], None)) is not None:
-                join.feed(records, work.folds.share)
+            while join.wants_more:
+                records = await anext(effects[name], None)
+                if records is None:
+                    join.end()
+                else:
+                    join.feed(records, work.folds.share)
 
     async def _rest_of(self, join: CommandJoin, commands: AsyncGenerator[list[Record], None]) -> None:
         applied = self._leases.last.applied if self._leases.last is not None else 0

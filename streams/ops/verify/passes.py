@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from streams.errors import WireError
-from streams.kernel.bodies import EffectEmitted
+from streams.kernel.bodies import EffectEmitted, RunOwned, RunStarted
 from streams.kernel.events import Event, event_id
 from streams.log.port import Record
 from streams.ops.verify.commands import CommandJoin
@@ -19,6 +19,8 @@ from streams.wire.records import canonical_checkpoint, decode_event, decode_even
 from streams.wire.schemas import SchemaUnknown
 
 __all__ = ["Pass", "emitted_ids"]
+
+_OWNING = frozenset({RunOwned, RunStarted})
 
 
 class Pass:
@@ -80,7 +82,7 @@ class Pass:
         """Check the next events. Those of other passes cost no more than a hash of their key."""
         folds, whole = self.folds, self._owners is not None
         mask, value, counts = folds.share.mask, folds.share.value, self.events.by_bucket
-        see, bucket_of_ = folds.see, bucket_of
+        see, bucket_of_, epoch = folds.see, bucket_of, -1
         for record in records:
             key = record.key or b""
             bucket = bucket_of_(key)
@@ -94,7 +96,8 @@ class Pass:
                     kind = "event.schema" if isinstance(error, SchemaUnknown) else "event.unreadable"
                     folds.unreadable(key, record, kind, f"it cannot be read: {error}")
                 continue
-            if whole:
+            if whole and (event.offset is not None or event.epoch != epoch or type(event.body) in _OWNING):
+                epoch = event.epoch
                 self._of_the_partition(record, event)
             if not mine:
                 continue
@@ -103,7 +106,7 @@ class Pass:
                 if id_ != f"{event.identity}/{event.seq}":
                     self._wrong_id(key, record, event, id_)
                 see(key, bucket, record, event)
-                if isinstance(event.body, EffectEmitted):
+                if type(event.body) is EffectEmitted:
                     self._emitted(key, record, event, event.body)
             elif id_ != event_id(event):
                 self._wrong_id(key, record, event, id_)
