@@ -44,6 +44,8 @@ GOALS = (
     Goal("kafka_restored_per_s", "kafka-restore", "restored_per_s", 50_000, "/s", 100_000),
     Goal("verify_sqlite_events_per_s", "verify-sqlite", "events_per_s", 30_000, "/s"),
     Goal("verify_kafka_events_per_s", "verify-kafka", "events_per_s", 30_000, "/s"),
+    Goal("rebuild_sqlite_events_per_core_s", "rebuild-sqlite", "events_per_core_s", 30_000, "/s"),
+    Goal("rebuild_kafka_events_per_core_s", "rebuild-kafka", "events_per_core_s", 30_000, "/s"),
     Goal("waiting_100k_mb", "waiting", "filled_mb", 600, "MB", 100_000),
 )
 
