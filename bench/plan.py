@@ -39,10 +39,12 @@ STEPS = (
     Step("kafka-takeover", ("take-over",), "kafka", 600, 20),
     Step("verify-sqlite", ("fill", "verify"), "sqlite", 10_000, 300, 1_000),
     Step("verify-kafka", ("fill", "verify"), "kafka", 10_000, 100, 1_000),
+    Step("rebuild-sqlite", ("fill", "rebuild"), "sqlite", 10_000, 300, 1_000),
+    Step("rebuild-kafka", ("fill", "rebuild"), "kafka", 10_000, 100, 1_000),
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
 )
 
-NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "verify", "waiting", "sim", "kafka")
+NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "verify", "rebuild", "waiting", "sim", "kafka")
 """What can be asked for: the name of a step, or what stands before its number."""
 
 

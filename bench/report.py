@@ -45,6 +45,8 @@ GOALS = (
     Goal("simulated_histories_per_s", "sim", "histories_per_s", 200, "runs/s"),
     Goal("verify_sqlite_events_per_core_s", "verify-sqlite", "events_per_core_s", 30_000, "/s"),
     Goal("verify_kafka_events_per_core_s", "verify-kafka", "events_per_core_s", 30_000, "/s"),
+    Goal("rebuild_sqlite_events_per_core_s", "rebuild-sqlite", "events_per_core_s", 30_000, "/s"),
+    Goal("rebuild_kafka_events_per_core_s", "rebuild-kafka", "events_per_core_s", 30_000, "/s"),
     Goal("waiting_100k_mb", "waiting", "filled_mb", 600, "MB", 100_000),
 )
 

@@ -16,6 +16,7 @@ from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
 from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
+from bench.rebuild_courses import rebuild_log
 from bench.simulated import simulated
 from bench.target import TARGETS, Target, url_of
 from bench.verify_courses import verify_log
@@ -180,6 +181,7 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "fan-out": _fan_out,
     "fill": _fill,
     "verify": lambda task: verify_log(url_of(task.target, task.folder)),
+    "rebuild": lambda task: rebuild_log(url_of(task.target, task.folder)),
     "loop": _loop,
     "waiting": _waiting,
     "restore": _restore,

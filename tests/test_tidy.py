@@ -57,6 +57,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
     "uvloop": {"cli"},
     "pytest": {"testing.plugin"},
 }
+# `json` is a pure function of its argument; a repair carries a whole state, which only the kernel knows the form of.
 KERNEL_MAY_IMPORT = set(
     "__future__ ast collections collections.abc dataclasses datetime enum functools hashlib heapq inspect itertools "
     "json math operator textwrap types typing uuid".split()

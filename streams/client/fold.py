@@ -131,7 +131,7 @@ class Fold:
         message = f"{what} cannot be read: {error}"
         if isinstance(error, SchemaUnknown):
             self._see_newer(message)
-        elif not self._newer and (self.run is None or not is_terminal(self.run)):
+        elif not self._newer:
             at, run = self.checkpoint, self.run
             self._unread = self.damage is None and at is not None and run is not None and at.seq == run.seq
             self.damage = _damage(message)

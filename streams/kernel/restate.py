@@ -111,7 +111,11 @@ def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
     if len(classes) == 1:
         return _read(classes[0], value)
     # Two classes of the journal: they differ in how many fields they have.
-    return _read(next(cls for cls in classes if len(cls._fields) == len(_list(value))), value)
+    count = len(_list(value))
+    for cls in classes:
+        if len(cls._fields) == count:
+            return _read(cls, value)
+    raise ValueError(f"nothing in it has {count} fields")
 
 
 def _literal(allowed: tuple[Any, ...], value: Any) -> Any:

@@ -45,7 +45,8 @@ def command_of_damaged(turn: Turn, partition: Partition, record: Record, hot: Ho
         working.run, working.live, working.touched = run, None, True
         turn.add_event(working, event, encode_event(event))
     else:
-        turn.dead(partition, record, f"run {command.run_id!r} is damaged: {hot.damaged}", "RUN_DAMAGED")
+        cure = f"this command comes back once the run is repaired: streams rebuild {command.run_id} --reason TEXT"
+        turn.dead(partition, record, f"run {command.run_id!r} is damaged: {hot.damaged}; {cure}", "RUN_DAMAGED")
 
 
 def _repair(turn: Turn, partition: Partition, hot: Hot, command: Command, request: Repair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
@@ -212,6 +213,7 @@ class RebuildWorker(Worker):
     async def joined(self) -> AsyncIterator[RebuildOwner]:
         """In the group, with all partitions; at the end they are given up. Raises `Refused` where others have some."""
         engine = self.engine
+        crash.install_from(os.environ)
         self.rebuilder = RebuildOwner(self)
         self.owner = self.rebuilder
         self.producer = await at_start(engine, self._new_producer)

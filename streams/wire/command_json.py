@@ -149,7 +149,13 @@ def _changes(value: Any) -> tuple[Change, ...]:
     """A state by its fields; what each may hold, the kernel looks at."""
     if not isinstance(value, dict):
         raise _Misread(f"must be an object of the fields of a state, got {_kind(value)}")
-    return tuple(Change(name, "set", json.dumps(part, ensure_ascii=False).encode()) for name, part in value.items())
+    for name in value:
+        if not name.isidentifier():
+            raise _Misread(f"has no field {_shown(name)}; its fields are those of a state")
+    try:
+        return tuple(Change(name, "set", json.dumps(part, ensure_ascii=False).encode()) for name, part in value.items())
+    except UnicodeEncodeError:
+        raise _Misread("must not hold a lone surrogate") from None
 
 
 def _error(value: Any) -> tuple[str, str, str] | None:

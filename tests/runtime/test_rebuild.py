@@ -21,13 +21,13 @@ from streams.runtime.marks import CHECKPOINTS, REBUILDING
 from streams.runtime.rebuilding import RebuildWorker
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.topics import check_topics
-from streams.wire.records import Damaged, decode_checkpoint, decode_lease
+from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_lease
 from tests.chaos.app import app as chaos
 from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal, start, until
 from tests.runtime.lab import PARTITIONS, Lab, case
 from tests.runtime.test_bad_records import app as bad_app
-from tests.runtime.test_bad_records import damage, of_partition
+from tests.runtime.test_bad_records import damage, of_partition, write_newer
 from tests.runtime.test_expiry import Clock
 
 SOON = WorkerSettings(checkpoint_age_seconds=0.0, sweep_seconds=0.05)
@@ -206,7 +206,7 @@ async def test_f21_the_lease_after_a_rebuild_has_the_right_tail_and_nothing_is_f
     await lab.history.start("asking", name, 1)
     await lab.history.seen(name, ev.OpScheduled, 2)
     await running.stop()
-    before = decode_lease((await records_of(lab.log, TopicPartition(lab.topics.leases, 1)))[-1].value or b"")
+    before = await lease_of(lab, 1)
     await again(lab)
     record = (await records_of(lab.log, TopicPartition(lab.topics.leases, 1)))[-1]
     lease = decode_lease(record.value or b"")
@@ -352,6 +352,7 @@ async def test_f21_runs_whose_first_events_are_gone_live_on_by_a_checkpoint_or_a
 async def test_f21_expired_runs_get_no_checkpoint_and_old_ones_a_stub(lab: Lab):
     clock = Clock()
     ids = of_partition(1, 4)
+    lab.unchecked = True  # a topic that was wiped by nulls is none that a worker has left
     running = await lab.worker(clock=clock)
     await lab.history.start("healthy", ids[0], 1)
     await lab.history.ended(ids[0])
@@ -398,10 +399,65 @@ async def test_f21_the_checkpoint_of_an_expired_run_is_deleted(lab: Lab):
     await lab.history.seen(name, ev.RunExpired)
     await running.stop()
     await send_raw(lab.log, lab.topics.checkpoints, 1, name.encode(), stale)
+    lab.damaged.add(name)
     how: dict[str, Any] = {"clock": clock, "settings": WorkerSettings(clock_refuse_seconds=1e12)}
     report = await again(lab, **how)
     assert (report.total("deleted"), report.total("runs")) == (1, 0)
     assert await checkpoints(lab) == {}
+
+
+@case(bad_app)
+@pytest.mark.parametrize("kind", ["event", "body", "checkpoint"])
+async def test_f25_a_partition_with_a_record_of_a_newer_release_is_left_as_it_is(
+    lab: Lab, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    newer, other = of_partition(1, 1)[0], of_partition(2, 1)[0]
+    lab.damaged.add(newer)
+    running = await lab.worker()
+    await lab.history.send_all([(name, start("asking", 1)) for name in (newer, other)])
+    for name in (newer, other):
+        await lab.history.seen(name, ev.OpScheduled, 2)
+    await running.stop()
+    await lab.history.read()
+    upgraded = await write_newer(lab, newer, kind, monkeypatch)
+    before, stood = await lease_of(lab, 1), await marks(lab)
+    written = await checkpoints(lab)
+    report = await again(lab)
+    assert "was written by a newer version of streams" in report.partitions[1].refused
+    assert not report.good
+    after = await lease_of(lab, 1)
+    assert (after.tail, after.applied, after.epoch, after.released) == (
+        before.tail,
+        before.applied,
+        before.epoch + 1,
+        True,
+    )
+    assert await marks(lab) == stood
+    assert {key for key, data in (await checkpoints(lab)).items() if written.get(key) != data} == {other.encode()}
+    upgraded()
+    await lab.worker()
+    await lab.history.send_all([(newer, resume("a")), (other, resume("b"))])
+    assert await lab.history.result(newer) == "a"
+    assert await lab.history.result(other) == "b"
+
+
+async def lease_of(lab: Lab, number: int) -> Lease:
+    """The last one."""
+    return decode_lease((await records_of(lab.log, TopicPartition(lab.topics.leases, number)))[-1].value or b"")
+
+
+@case(bad_app, "memory")
+async def test_f20_a_wrong_clock_rebuilds_nothing(lab: Lab):
+    """By it, results would be taken for old and thrown away."""
+    await some_runs(lab)
+    await wipe(lab, lab.topics.checkpoints)
+    clock = Clock()
+    clock.days = 10.0
+    report = await again(lab, clock=clock)
+    assert all("clock" in part.refused for part in report.partitions)
+    assert await checkpoints(lab) == {}
+    assert (await again(lab)).good
+    await all_go_on(lab)
 
 
 # -- the owner -------------------------------------------------------------------------------------------------------

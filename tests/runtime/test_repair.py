@@ -237,6 +237,22 @@ async def test_f06_commands_in_the_batch_of_the_repair_meet_the_repaired_run(lab
     assert len(running.told.heard("dead_letter")) == 1
 
 
+@case(app)
+async def test_f06_a_command_that_was_too_large_to_be_kept_stays_among_the_dead_letters_and_is_told(lab: Lab):
+    bad = await waiting_run(lab)
+    await damage(lab, bad, "json")
+    running = await found_damaged(lab, bad)
+    raw = b'{"type": "signal", "name": "news", "value": 7' + b" " * 880_000 + b"}"
+    offset = await send_raw(lab.log, lab.topics.commands, 1, bad.encode(), raw)
+    await lab.history.send(bad, resume("yes"))
+    await until(lambda: len(running.told.heard("dead_letter")) == 2)
+    assert "streams rebuild" in running.told.heard("dead_letter")[0][4]
+    await mend(lab, bad)
+    await lab.history.seen(bad, ev.InterruptAnswered)
+    assert await sent_back(lab) == [offset + 1]
+    assert any(f"its command at offset {offset} was too large" in told[1] for told in running.told.heard("message"))
+
+
 # -- what is not known -----------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,19 @@ def test_a_log_is_verified_on_both_logs(tmp_path):
 
 @pytest.mark.kafka
 @pytest.mark.slow
+def test_checkpoints_are_rebuilt_on_both_logs(tmp_path):
+    out = tmp_path / "found.json"
+
+    done = bench("rebuild", "--quick", "--runs", "20", "--json", str(out))
+
+    assert done.returncode == 0, done.stderr
+    metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
+    for name in ("rebuild-sqlite", "rebuild-kafka"):
+        assert (metrics[name]["events"]["median"], metrics[name]["written"]["median"]) == (160, 20)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
 def test_every_scenario_on_kafka_ends_by_itself(tmp_path):
     out = tmp_path / "found.json"
 

@@ -78,6 +78,13 @@ WRONG = [  # arguments, a part of the one line
     (["topics", "create", ORDER, "--partitions", "many"], "--partitions: 'many' is no whole number"),
     (["topics", "check", ORDER], "there is no log at sqlite:///streams.db; create one with"),
     (["start"], "missing: WORKFLOW"),
+    (["rebuild", "o-1"], "a repair needs --reason TEXT"),
+    (["rebuild", "o-1", "--reason", " "], "a repair needs --reason TEXT"),
+    (["rebuild", "o-1", "--reason", "x", "--partition", "1"], "--partition is for all checkpoints"),
+    (["rebuild", "--reason", "x"], "are for one run: streams rebuild RUN"),
+    (["rebuild", "--parked"], "are for one run: streams rebuild RUN"),
+    (["rebuild", "--partition", "x"], "--partition: 'x' is no whole number"),
+    (["rebuild"], "there is no log at sqlite:///streams.db"),
     (["start", "order"], "start needs --run-id ID and --input JSON, or --from FILE"),
     (["start", "order", "--run-id", "o-1"], "start needs --run-id ID and --input JSON"),
     ([*START, "{"], "--input: '{' is no JSON"),
@@ -295,6 +302,27 @@ def test_a_topic_that_would_lose_data_is_refused(capsys) -> None:
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_rebuilt_and_the_report_says_so(capsys) -> None:
+    topics("orders")
+    assert run("rebuild", "--dry-run") == 0
+    assert "0 checkpoints would be written" in capsys.readouterr().out
+    assert run("rebuild", "--partition", "2", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("app", "runs", "events", "written", "good", "dry_run")} == {
+        "app": "orders",
+        "runs": 0,
+        "events": 0,
+        "written": 0,
+        "good": True,
+        "dry_run": False,
+    }
+    assert [part["partition"] for part in found["partitions"]] == [2]
+    assert run("rebuild", "--partition", "3") == 2
+    assert "there is no partition 3: app 'orders' has 3" in capsys.readouterr().err
+    assert run("rebuild", "o-1", "--reason", "x") == 1
+    assert "no run 'o-1' has been started" in capsys.readouterr().err
 
 
 def test_an_internal_error_is_one_line_with_a_hint(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

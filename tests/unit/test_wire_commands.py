@@ -10,11 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streams.errors import UsageError, WireError
+from streams.kernel.bodies import Change
 from streams.kernel.codec import VALUE_BYTES_MAX
 from streams.kernel.commands import (
     Cancel,
     Command,
     Complete,
+    Repair,
     Reply,
     Resume,
     Retry,
@@ -70,6 +72,9 @@ REQUESTS = [
     Complete("charge.1", b"7"),
     Reply("ask.1", "r1@5/ask.1", 2, 7, b"1"),
     Reply("ask.1", "r1@5/ask.1", 2, 7, None, ERROR),
+    Repair(
+        "r1@5", 9, (Change("seed", "set", b'"x"'), Change("ops", "set", b"[]")), "a script wrote there", parked=True
+    ),
 ]
 
 
@@ -97,7 +102,16 @@ def test_what_this_release_cannot_send_is_refused():
 
 @pytest.mark.parametrize(
     "request_",
-    [Signal("", b"1"), Signal("a\nb", b"1"), Skip("\ud800"), Reply("a", "e", 1, 1), Start("o", b"1", 1, (("", "x"),))],
+    [
+        Repair("", 1, (), "r"),
+        Repair("r@1", 1, (), ""),
+        Repair("r@1", 1, (), "x" * 4_001),
+        Signal("", b"1"),
+        Signal("a\nb", b"1"),
+        Skip("\ud800"),
+        Reply("a", "e", 1, 1),
+        Start("o", b"1", 1, (("", "x"),)),
+    ],
     ids=repr,
 )
 def test_a_client_hears_at_once_what_would_end_as_a_dead_letter(request_):
@@ -140,6 +154,10 @@ def test_a_field_of_a_wrong_type_cannot_be_sent():
              "error": {"class": "terminal", "code": "DECLINED", "message": "no money"}},
             Reply("a.1", "e", 1, 2, None, ERROR),
         ),
+        (
+            {"type": "repair", "identity": "r1@5", "seq": 9, "reason": "why", "changes": {"seed": "x", "ops": []}},
+            Repair("r1@5", 9, (Change("seed", "set", b'"x"'), Change("ops", "set", b"[]")), "why"),
+        ),
         *(({"type": type_, "anything": 1}, Unsupported(type_)) for type_ in ("update", "fork", "migrate", "rewind")),
     ],
 )  # fmt: skip
@@ -147,6 +165,19 @@ def test_json_of_every_type(fields, request_):
     assert from_json(**fields) == Command("r1", request_, "topic/3/5", 5)
     assert from_json(**fields, command_id="c-1") == Command("r1", request_, "c-1", 5)
     assert from_json(**fields, command_id=None).command_id == "topic/3/5"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([], "must be an object of the fields of a state"),
+        ({"not a name": 1}, "has no field 'not a name'"),
+        ({"seed": "\ud800"}, "must not hold a lone surrogate"),
+    ],
+)
+def test_a_state_that_is_none_is_refused(changes, text):
+    fields = {"type": "repair", "identity": "r1@5", "seq": 9, "reason": "why", "changes": changes}
+    assert text in complaint(json.dumps(fields).encode())
 
 
 def test_json_may_be_laid_out_in_any_way():

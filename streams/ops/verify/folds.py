@@ -152,7 +152,7 @@ class Folds:
         """What `evolve` does not ask: epoch, time and cause."""
         run, kind = live.run, type(event.body)
         if event.epoch != run.epoch:
-            if run.seq and kind is not ev.RunOwned:
+            if run.seq and kind is not ev.RunOwned and kind is not ev.RunRepaired:
                 text = "another epoch goes on with the run without run.owned"
                 self._find("event.epoch", key, record, event, text, "epoch", run.epoch, event.epoch)
         elif kind is ev.RunOwned:
