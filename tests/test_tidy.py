@@ -55,6 +55,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
     "pydantic": {"wire"},
     "rich": {"cli"},
     "uvloop": {"cli"},
+    "pytest": {"testing.plugin"},
 }
 KERNEL_MAY_IMPORT = set(
     "__future__ ast collections collections.abc dataclasses datetime enum functools hashlib heapq inspect itertools "

@@ -30,7 +30,7 @@ async def open_log(url: str) -> Log:
     """The log at `url`. Raises UsageError for an address that is none."""
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        return await open_sqlite(url, on_stall=note)
+        return await open_sqlite(url, on_stall=note, on_step=crash.passing)
     if scheme == "kafka":
         return await _open_kafka(url)
     if scheme == "memory":

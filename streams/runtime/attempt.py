@@ -88,10 +88,11 @@ class Attempt:
 
     async def _main(self) -> None:
         try:
-            crash.passing(f"task.started/{self.task.name}")
+            crash.passing("task.started", self.task.name)
             outcome = await self._outcome()
-            crash.passing(f"task.returned/{self.task.name}")
+            crash.passing("task.returned", self.task.name)
             self._tell(outcome)
+            crash.passing("task.told", self.task.name)
         finally:
             self._stop_expiry()
             self._asyncio_task = None
@@ -103,7 +104,9 @@ class Attempt:
         try:
             args, kwargs = self._arguments()
             if op.maybe and self.task.reconcile is not None:
+                crash.passing("task.looking_up", self.task.name)
                 looked = await self._look_up(args, kwargs)
+                crash.passing("task.looked_up", self.task.name)
                 if looked is not None:
                     return looked
             value = await self._call(self.task.function, self.task.is_async, args, kwargs)

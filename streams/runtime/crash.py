@@ -1,7 +1,7 @@
 """Named crash points: places where a test or a demo can end the process. They cost one comparison when unused.
 
 `STREAMS_CRASH_AT=POINT[:N]` ends the process with SIGKILL at the N-th time that it passes the point. Some points lie
-inside a log, which may not import this module: it takes `passing` as a callback when it is opened (`KAFKA_POINTS`).
+inside a log, which may not import this module: it takes `passing` as a callback when it is opened (`LOG_POINTS`).
 """
 
 from __future__ import annotations
@@ -12,34 +12,55 @@ from collections.abc import Callable, Mapping
 
 from streams.errors import UsageError
 
-__all__ = ["KAFKA_POINTS", "POINTS", "install", "install_from", "passing"]
+__all__ = ["KAFKA_POINTS", "LOG_POINTS", "POINTS", "SQLITE_POINTS", "install", "install_from", "passing"]
 
 KAFKA_POINTS = frozenset({"commit.begun", "commit.produced", "commit.flushed", "commit.fenced", "commit.ended"})
-"""The steps of a transaction on Kafka; on a sqlite log a commit is one job, and they are never passed."""
+"""The steps of a transaction on Kafka: begun, records handed over, all reports in, offsets sent, end acknowledged."""
+
+SQLITE_POINTS = frozenset({"commit.begun", "commit.checked", "commit.written", "commit.ended"})
+"""The steps on a sqlite log: the write lock taken, owner and epoch checked, everything written, COMMIT done."""
+
+LOG_POINTS = KAFKA_POINTS | SQLITE_POINTS
 
 POINTS = frozenset(
     {
-        "turn.taken",
-        "turn.decided",
-        "commit.before",
-        *KAFKA_POINTS,
-        "commit.after",
-        "turn.adopted",
-        "task.started",
-        "task.returned",
-        "acquire.claimed",
-        "acquire.restored",
-        "release.before",
+        *LOG_POINTS,
+        # A partition comes to this worker: offset, ends, all below them visible; lease; claim; state; commands let in.
+        *("acquire.stable", "acquire.captured", "acquire.visible", "acquire.lease_read", "acquire.claiming"),
+        *("acquire.claimed", "acquire.checkpoints_read", "acquire.events_read", "acquire.restored"),
+        *("acquire.recovered", "acquire.opened"),
+        # What a dead owner left open is ended by its transactional ids.
+        *("settle.before", "settle.after"),
+        # One turn: inputs decided one after another, the effects of each, checkpoints made, closed.
+        *("turn.taken", "turn.input", "turn.effect", "turn.finished", "turn.decided"),
+        *("commit.before", "commit.after"),
+        # A committed turn: states adopted, attempts begun, timers armed, everybody told. Or one that was not committed.
+        *("turn.states_adopted", "turn.dispatched", "turn.timers_armed", "turn.adopted", "turn.undone"),
+        # An attempt: before user code, before and after a look-up, after user code, its outcome queued for a turn.
+        *("task.started", "task.looking_up", "task.looked_up", "task.returned", "task.told"),
+        # A sweep: what was due was written into the turn.
+        *("sweep.begun", "sweep.checkpointed", "sweep.stripped", "sweep.letter", "sweep.expired", "sweep.done"),
+        # A producer is thrown away, closed, made anew, what it left open ended, the new one in its place.
+        *("producer.distrusted", "producer.closed", "producer.made", "producer.settled", "producer.replaced"),
+        # A partition is given up: turn in flight settled, outcomes taken, tasks broken off, leases written, committed.
+        *("release.before", "release.taken", "release.handed_back", "release.committing", "release.committed"),
+        "release.closed",
+        # A graceful stop: running tasks have ended or were given up, the group is left.
+        *("stop.drained", "stop.left"),
     }
 )
 
 _hooks: list[Callable[[str], None]] = []
 
 
-def passing(point: str) -> None:
-    """Tell the hook, if there is one, that `point` is passed. A task's points end in `/TASKNAME`."""
+def passing(point: str, about: str = "") -> None:
+    """Tell the hook, if there is one, that `point` is passed; `about` follows after a slash, such as a task's name.
+
+    The hook runs where the point is passed, and so in the context (`contextvars`) of that worker. Inside a log with
+    threads that is the thread of its client.
+    """
     if _hooks:
-        _hooks[0](point)
+        _hooks[0](f"{point}/{about}" if about else point)
 
 
 def install(hook: Callable[[str], None] | None) -> None:

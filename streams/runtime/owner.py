@@ -73,6 +73,7 @@ class Owner:
                 worker.turn_lock.release()
         for partition in self._held(partitions):
             self.close(partition)
+        crash.passing("release.closed")
 
     async def lost(self, partitions: Mapping[int, int]) -> None:
         """Somebody else owns them: publish nothing, stop the tasks, forget everything."""
@@ -190,6 +191,7 @@ class Owner:
             await worker.settle(number, await owner_ids(log, topics, number))
 
         committed = await stable_offset(worker.member, number, settle)
+        crash.passing("acquire.stable")
         found = Found(0, 0, [])
         while True:
             ends = await find_ends(log, topics, number, settle)
@@ -209,6 +211,7 @@ class Owner:
         log, topics = worker.log, worker.engine.topics
         # 4, 5: the lease, then a claim of its own.
         lease = await read_lease(log, topics, number, ends[topics.leases])
+        crash.passing("acquire.lease_read")
         commands = await log.span(topics.commands, number)
         check_number(number, worker.engine.partitions)
         partition.topic_id = await topic_id(log, topics.commands)
@@ -251,6 +254,7 @@ class Owner:
             snapshot = worker.member.snapshot()
             if snapshot.owned.get(partition.number) != partition.incarnation:
                 raise CommitAborted(f"partition {partition.number} is not owned any more as it was assigned")
+            crash.passing("acquire.claiming")
             turn.stamp(await worker.commit(snapshot, turn))
         crash.passing("acquire.claimed")
 
@@ -270,7 +274,9 @@ class Owner:
         for hot in partition.runs.values():
             if hot.damaged is None:
                 self._recover(partition, hot.run)
+        crash.passing("acquire.recovered")
         await self._resume(partition, start)
+        crash.passing("acquire.opened")
         self._acquiring.pop(partition.number, None)
         self._observe(partition, f"{len(partition.runs)} runs")
 
@@ -301,7 +307,9 @@ class Owner:
         numbers = {partition.number for partition in partitions}
         # What is only due has not begun: started here, it would look like a lost attempt to the next owner.
         items = [item for item in worker.take_finished(numbers) if _is_last(item)]
+        crash.passing("release.taken")
         items += worker.dispatcher.hand_back(numbers, "the partition moves to another worker")
+        crash.passing("release.handed_back")
         try:
             async with asyncio.timeout(deadline.left()):
                 await self._last_turns(snapshot, partitions, items)
@@ -343,10 +351,12 @@ class Owner:
                 await pass_markers(worker, released)
             for partition in released:
                 turn.add_lease(partition, (), released=True)
+            crash.passing("release.committing")
             offsets = await worker.commit(snapshot, turn)
         except (LogError, asyncio.CancelledError):
             turn.discard()
             raise
+        crash.passing("release.committed")
         turn.adopt(offsets)
         tell(worker.engine.observer, turn)
 

@@ -12,6 +12,7 @@ from streams.kernel.events import Event
 from streams.kernel.evolve import UnknownEvent, evolve
 from streams.kernel.run import Run, is_terminal
 from streams.log.port import Isolation, Log, Member, Record, Span, TopicPartition
+from streams.runtime import crash
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
 from streams.wire.schemas import SchemaUnknown
@@ -53,6 +54,7 @@ async def find_ends(log: Log, topics: Topics, partition: int, settle: Callable[[
     """
     names = (topics.events, topics.checkpoints, topics.leases)
     ends = {name: await log.span(name, partition, "read_uncommitted") for name in names}
+    crash.passing("acquire.captured")
     loop = asyncio.get_running_loop()
     began, settled = loop.time(), False
     for name, span in ends.items():
@@ -61,6 +63,7 @@ async def find_ends(log: Log, topics: Topics, partition: int, settle: Callable[[
                 settled = True
                 await settle()
             await asyncio.sleep(0.005)
+    crash.passing("acquire.visible")
     return ends
 
 
@@ -114,8 +117,10 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
     """
     end = ends[topics.events].end
     await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
+    crash.passing("acquire.checkpoints_read")
     shown = max((hot.run.epoch for hot in partition.runs.values()), default=0)
     found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, end)
+    crash.passing("acquire.events_read")
     partition.events_end = end
     return found._replace(epoch_seen=max(found.epoch_seen, shown))
 

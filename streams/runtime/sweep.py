@@ -10,6 +10,7 @@ from streams.kernel.commands import Cancel, Request, Signal
 from streams.kernel.events import Event
 from streams.kernel.run import Phase, Run, is_stub, is_terminal, stub_of
 from streams.log.port import NewRecord
+from streams.runtime import crash
 from streams.runtime.inputs import Sweep
 from streams.runtime.outgoing import letter_record
 from streams.runtime.settings import WorkerSettings
@@ -66,6 +67,7 @@ class Swept:
 
 def sweep(turn: Turn, item: Sweep) -> None:
     """Look at the runs of a partition; where the turn is full before the end, the next one goes on."""
+    crash.passing("sweep.begun")
     partition, at, engine = item.partition, item.next, turn.engine
     runs = tuple(partition.runs) if item.runs is None else item.runs
     bounds = _Bounds.at(turn.now, engine.settings, engine.stub_seconds)
@@ -83,6 +85,7 @@ def sweep(turn: Turn, item: Sweep) -> None:
         turn.swept.more.append(Sweep(partition, runs, at))
     else:
         turn.swept.done.append(partition)
+        crash.passing("sweep.done")
 
 
 def _is_full(turn: Turn) -> bool:
@@ -103,17 +106,20 @@ def _do_what_is_due(turn: Turn, partition: Partition, hot: Hot, bounds: _Bounds)
         if run.at <= bounds.strip and not is_stub(run):
             _working(turn, partition, hot).run = stub_of(run)
             turn.checkpoint(_working(turn, partition, hot))
+            crash.passing("sweep.stripped")
             return True
     elif run.phase is Phase.PENDING and run.at <= bounds.early:
         for letter in _early_letters(turn, partition, run):
             turn.letters.append(letter)
             turn.add(letter_record(turn.engine.topics, letter), None)
+            crash.passing("sweep.letter")
         _expire(turn, partition, hot, "its early input waited too long for a start")
         return True
     covered = hot.first_offset is None or (known is not None and known.checkpoint is not None)
     if covered or hot.first_at > bounds.checkpoint:
         return False
     turn.checkpoint(_working(turn, partition, hot))
+    crash.passing("sweep.checkpointed")
     return True
 
 
@@ -131,6 +137,7 @@ def _expire(turn: Turn, partition: Partition, hot: Hot, reason: str) -> None:
     turn.swept.gone.append((partition, run.run_id))
     turn.add_event(working, event, encode_event(event))
     turn.add(NewRecord(turn.engine.topics.checkpoints, partition.number, run.run_id.encode(), None), working)
+    crash.passing("sweep.expired")
 
 
 def _early_letters(turn: Turn, partition: Partition, run: Run) -> Iterator[DeadLetter]:

@@ -103,6 +103,7 @@ class Turn:
                     self._note_damage(item)
                 else:
                     self._sweeps.append(item)
+                crash.passing("turn.input")
         return taken
 
     def finish(self) -> None:
@@ -248,6 +249,7 @@ class Turn:
             self.starts.append(Start(partition, run_id, body.op, body.attempt))
         elif isinstance(body, ev.EffectEmitted):
             self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
+            crash.passing("turn.effect", body.effect)
         elif isinstance(body, ev.AttemptFailed):
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
@@ -294,7 +296,8 @@ class Turn:
 
     def _checkpoints(self) -> None:
         for working in self.working.values():
-            if not working.touched or working.first is None:
+            # After the null of a forgotten run, a checkpoint would bring it back.
+            if working.gone or not working.touched or working.first is None:
                 continue
             hot = working.hot
             grown = hot.since_bytes + working.event_bytes

@@ -124,6 +124,7 @@ class Turns:
                         self._give_back(undone)
                         self._sent.remove(landed)
                         landed.turn.discard()
+                        crash.passing("turn.undone")
                         following = await self._again(landed, error)
                         if following is None:
                             return landed.snapshot
@@ -177,6 +178,7 @@ class Turns:
         """Close the turn and begin its commit."""
         turn = flight.turn
         turn.finish()
+        crash.passing("turn.finished")
         for partition in turn.swept.done:
             turn.add_lease(partition, (self._worker.producer.id,))
         crash.passing("turn.decided")
@@ -201,12 +203,15 @@ class Turns:
         worker, turn = self._worker, flight.turn
         offsets = flight.commit.result()
         turn.adopt(offsets)
+        crash.passing("turn.states_adopted")
         self._sent.remove(flight)
         for start in turn.starts:
             worker.dispatcher.start(*start)
         worker.dispatcher.settle(flight.items)
+        crash.passing("turn.dispatched")
         for timer in turn.timers:
             worker.timers.add(timer.due, timer.partition, timer.run_id, timer.op)
+        crash.passing("turn.timers_armed")
         for partition, run_id in turn.stops:
             worker.dispatcher.stop_asked(partition, run_id)
         for partition, run_id in turn.swept.gone:

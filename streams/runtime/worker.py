@@ -129,10 +129,12 @@ class Worker:
             self.dispatcher.close()
             if self._failure is None:
                 await drain(self)
+            crash.passing("stop.drained")
         finally:
             self._polling = False
             try:
                 await leave_group(self, loops[0])
+                crash.passing("stop.left")
             finally:
                 self.timers.close()
                 for loop in loops:
@@ -232,15 +234,20 @@ class Worker:
         """
         if not self._distrusted:
             return
+        crash.passing("producer.distrusted")
         await close_producer(self, "going on")
+        crash.passing("producer.closed")
         fresh = await self._new_producer()
+        crash.passing("producer.made")
         try:
             await fresh.settle([self.producer.id])
         except BaseException:
             await fresh.close()
             raise
+        crash.passing("producer.settled")
         self.producer, self._distrusted = fresh, False
         await self.owner.all_again()
+        crash.passing("producer.replaced")
 
     # -- trouble -------------------------------------------------------------------------------------------------
 
@@ -277,4 +284,6 @@ class Worker:
         if self._distrusted:
             async with self.turn_lock:
                 await self.trust_producer()
+        crash.passing("settle.before")
         await self.producer.settle(ids)
+        crash.passing("settle.after")

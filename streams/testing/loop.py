@@ -114,21 +114,24 @@ class Actor:
 class _Tagged:
     """A callback of an actor."""
 
-    __slots__ = ("actor", "callback", "context", "handle")
+    __slots__ = ("actor", "callback", "context", "handle", "held")
 
     def __init__(self, actor: Actor, callback: Callable[..., Any], context: contextvars.Context) -> None:
         self.actor = actor
         self.callback = callback
         self.context = context
-        self.handle: asyncio.Handle
+        self.handle: asyncio.Handle | None = None
+        self.held = False
 
     def __call__(self, *args: Any) -> None:
-        actor = self.actor
-        if not actor.alive:
-            return
-        if actor.frozen:
+        actor, handle = self.actor, self.handle
+        if actor.frozen and actor.alive:
+            self.held = True
             actor._held.append((self, args))  # noqa: SLF001 - the other half of the same mechanism
-        elif not self.handle.cancelled():  # it may have been cancelled after it was held
+            return
+        self.handle = None  # they hold each other: thousands of them would wait for the collector
+        # The loop does not call what was cancelled; but what was held may have been since.
+        if actor.alive and not (self.held and handle is not None and handle.cancelled()):
             self.callback(*args)
 
 

@@ -389,6 +389,26 @@ async def test_a_run_that_nobody_swept_for_long_is_forgotten_at_once(lab: Lab):
 
 
 @case(app)
+async def test_f15_a_command_in_the_very_turn_that_forgets_its_run_brings_nothing_back(lab: Lab):
+    clock = Clock()
+    running = await lab.worker(clock=clock)
+    await end(lab, "r", "completed")
+    clock.days = NOTHING
+    partition = partition_of(running, "r", lab)
+    async with running.worker.turn_lock:
+        await lab.history.send("r", cmd.Signal("news", b"1"))
+        await until(lambda: len(running.worker.inbox) == 1, "the command")
+        running.worker.put(Sweep(partition))
+    await until(lambda: in_memory(running, lab, "r") is None, "the run to be forgotten")
+    (rejected,) = await lab.history.seen("r", ev.CommandRejected)
+    assert rejected.code == "RUN_TERMINAL"
+    assert await last_checkpoint(lab, "r") is None
+    await running.stop()
+    running = await lab.worker(clock=clock)
+    assert in_memory(running, lab, "r") is None
+
+
+@case(app)
 async def test_for_good_is_for_good(lab: Lab):
     clock = Clock()
     running = await lab.worker(clock=clock, result_kept_seconds=math.inf, **SWEEPS)

@@ -58,6 +58,8 @@ class MemoryMember:
         self._group = group
         self._seat = MemorySeat(store, group, client_id)
         self._holding = Holding(group.name, group.topic, self._seat)
+        self._followed = -1
+        """How many changes of the group it has followed."""
 
     async def join(self, ownership: Ownership) -> None:
         """Enter the group."""
@@ -112,8 +114,13 @@ class MemoryMember:
 
     async def _follow(self) -> bool:
         self._holding.owner()
+        changes = self._store.news.number(self._group)
+        if changes == self._followed:
+            return False
         moved_on = self._renew()
-        return await self._holding.follow(self._group.view()) or moved_on
+        changed = await self._holding.follow(self._group.view())
+        self._followed = changes
+        return changed or moved_on
 
     def _renew(self) -> bool:
         self._group.follow(self._seat.id)

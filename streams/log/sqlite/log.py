@@ -33,12 +33,17 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _untold(step: str) -> None:
+    """What is told of steps where nobody asks."""
+
+
 class SqliteLog:
     """See `streams.log.port.Log`. Made by `open_sqlite`; it belongs to the event loop that opened it."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, on_step: Callable[[str], None]) -> None:
         self.url = core.place.url
         self._core = core
+        self._on_step = on_step
         self._appender = Appender(core)
         self._members: list[SqliteMember] = []
         self._closed = False
@@ -86,7 +91,7 @@ class SqliteLog:
     async def producer(self, transactional_id: str) -> SqliteProducer:
         """A transactional producer; whoever used the id before is fenced."""
         epoch = await self._core.writer.write(lambda connection: initialise(connection, transactional_id))
-        return SqliteProducer(self._core, transactional_id, epoch)
+        return SqliteProducer(self._core, transactional_id, epoch, self._on_step)
 
     async def group_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The committed offsets of a group."""
@@ -148,12 +153,16 @@ class SqliteLog:
 
 
 async def open_sqlite(
-    url: str, *, clock: Callable[[], int] = _now, on_stall: Callable[[str], None] | None = None
+    url: str,
+    *,
+    clock: Callable[[], int] = _now,
+    on_stall: Callable[[str], None] | None = None,
+    on_step: Callable[[str], None] = _untold,
 ) -> SqliteLog:
     """Open or create `sqlite:///PATH[?session_timeout_ms=3000&max_poll_interval_ms=300000]`.
 
     `clock` gives append times in milliseconds; `on_stall` is called on the event loop with one line of text when
-    another process stands in the way for long.
+    another process stands in the way for long; `on_step` with the name of each step of a commit, on the writing thread.
     """
     place = parse_url(url)
     refuse_network(place.path)
@@ -164,7 +173,7 @@ async def open_sqlite(
         await core.stop()
         raise
     core.start()
-    return SqliteLog(core)
+    return SqliteLog(core, on_step)
 
 
 def _create(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from streams.errors import CommitAborted, Fenced, InDoubt, LogUnavailable
 from streams.log.port import GroupSnapshot, NewRecord
 from streams.log.rules import check_commit, refuse_unwritable
 from streams.log.sqlite import groups
 from streams.log.sqlite.core import Core
+from streams.log.sqlite.lane import transaction
 from streams.log.sqlite.rows import Topic, Written, insert
 
 __all__ = ["Appender", "SqliteProducer"]
@@ -21,10 +22,11 @@ APPEND_RECORDS_MAX = 5_000
 class SqliteProducer:
     """See `streams.log.port.Producer`. Nothing is ever left open: a transaction is one job on the writing thread."""
 
-    def __init__(self, core: Core, transactional_id: str, epoch: int) -> None:
+    def __init__(self, core: Core, transactional_id: str, epoch: int, on_step: Callable[[str], None]) -> None:
         self.id = transactional_id
         self._core = core
         self._epoch = epoch
+        self._on_step = on_step
         self._unusable = ""
 
     async def commit(
@@ -37,14 +39,22 @@ class SqliteProducer:
         topics = await writable(self._core, records)
 
         def body(connection: sqlite3.Connection) -> Written:
+            self._on_step("commit.begun")
             _check_epoch(connection, self.id, self._epoch)
             groups.check_fence(connection, snapshot, offsets)
+            self._on_step("commit.checked")
             written = insert(connection, records, topics, self._core.clock())
             groups.set_offsets(connection, snapshot.group, snapshot.topic, offsets)
+            self._on_step("commit.written")
+            return written
+
+        def job(connection: sqlite3.Connection) -> Written:
+            written = transaction(connection, self._core.writer.patience, body)
+            self._on_step("commit.ended")
             return written
 
         try:
-            written = await self._core.writer.write(body)
+            written = await self._core.writer.run(job)
         except LogUnavailable as error:
             raise CommitAborted(str(error)) from error
         except (InDoubt, asyncio.CancelledError):

@@ -64,7 +64,7 @@ def plan(rng: random.Random, runs: int) -> list[Plan]:
 
 def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
     """Limits so small that a short history meets them."""
-    age = rng.choice([0.5, 2.0, 60.0])
+    age = rng.choice([1.2, 3.0, 60.0])
     return WorkerSettings(
         partitions=partitions,
         loop_slots=rng.choice([2, 5, 2_000]),
@@ -75,7 +75,7 @@ def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
         inbox_max=rng.choice([10, 10_000]),
         live_runs_max=rng.choice([1, 5, 4_000]),
         checkpoint_bytes_min=rng.choice([1, 500, 4_096]),
-        sweep_seconds=min(rng.choice([0.7, 2.0, 5.0]), age),
+        sweep_seconds=min(rng.choice([1.0, 2.0, 5.0]), age),
         checkpoint_age_seconds=age,
         retry_refused_seconds=1.0,
         clock_warn_seconds=1_000.0,

@@ -41,8 +41,8 @@ SESSION_SECONDS = 2.0
 """After so long a silence the group gives the partitions of a member to others."""
 TRANSACTION_SECONDS = 4.0
 _LOOKS = 4
-_EXPIRING_SHARE = 0.1
-_TAKEN_OVER_SHARE = 0.25
+_EXPIRING_SHARE = 0.08
+_TAKEN_OVER_SHARE = 0.2
 _RESULT_SECONDS = 0.3
 _KEPT_SECONDS = 8.0
 """Where runs expire: longer than any client repeats itself."""

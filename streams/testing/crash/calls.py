@@ -1,0 +1,122 @@
+"""Calls of user code: an app whose tasks and look-ups note each call, and pass a crash point at each of their waits."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from streams.authoring.app import App
+from streams.authoring.task import Task, TaskContext
+from streams.runtime import crash
+
+__all__ = ["Call", "watched"]
+
+
+class Call:
+    """A task was called, or a look-up of it."""
+
+    __slots__ = ("answer", "attempt", "coroutine", "key", "look_up", "run_id", "task")
+
+    def __init__(self, ctx: TaskContext, task: str, *, look_up: bool) -> None:
+        self.run_id = ctx.run_id
+        self.task = task
+        self.key = ctx.idempotency_key
+        self.attempt = ctx.attempt
+        self.look_up = look_up
+        self.answer: object = None
+        """What it has returned."""
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        """Held as long as the execution: collected, it would run its clean-up code, which a dead process never does."""
+
+    def dispose(self) -> None:
+        """Close the coroutine of one who died in it, once nobody looks any more at what its clean-up code does."""
+        coroutine, self.coroutine = self.coroutine, None
+        if coroutine is not None:
+            try:
+                coroutine.close()
+            except BaseException:  # noqa: BLE001 - what it wants to say, nobody hears: its process is gone
+                return
+
+
+def watched(app: App, note: Callable[[Call], None], resources: Callable[[], Any] | None) -> App:
+    """The same app, with tasks that tell of each call. Its tasks see what `resources` gives, where that is given."""
+    made = copy.copy(app)
+    made._tasks = {name: _watched(task, note) for name, task in app._tasks.items()}  # noqa: SLF001 - no user has a use for it
+    if resources is not None:
+        made.lifespan = _lifespan(resources)
+    return made
+
+
+def _watched(task: Task[Any, Any], note: Callable[[Call], None]) -> Task[Any, Any]:
+    look_up = task.reconcile
+    return replace(
+        task,
+        function=_noting(task.function, task.name, note, look_up=False),
+        reconcile=None if look_up is None else _noting(look_up, task.name, note, look_up=True),
+    )
+
+
+def _noting(function: Callable[..., Any], task: str, note: Callable[[Call], None], *, look_up: bool) -> Any:
+    def begin(ctx: TaskContext) -> Call:
+        call = Call(ctx, task, look_up=look_up)
+        note(call)
+        return call
+
+    if not inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        def plain(ctx: TaskContext, *args: Any, **kwargs: Any) -> Any:
+            call = begin(ctx)
+            call.answer = function(ctx, *args, **kwargs)
+            return call.answer
+
+        return plain
+
+    @functools.wraps(function)
+    async def stepping(ctx: TaskContext, *args: Any, **kwargs: Any) -> Any:
+        call = begin(ctx)
+        call.coroutine = function(ctx, *args, **kwargs)
+        call.answer = await _Steps(call.coroutine, task)
+        return call.answer
+
+    return stepping
+
+
+class _Steps(Awaitable[Any]):
+    """Drives a coroutine, and passes a crash point wherever it has come back from a wait."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], task: str) -> None:
+        self._coroutine = coroutine
+        self._task = task
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine = self._coroutine
+        step: Callable[[], Any] = functools.partial(coroutine.send, None)
+        while True:
+            try:
+                waited_for = step()
+            except StopIteration as stop:
+                return stop.value
+            try:
+                got = yield waited_for
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - goes to the coroutine, as it came
+                step = functools.partial(coroutine.throw, error)
+            else:
+                step = functools.partial(coroutine.send, got)
+            crash.passing("task.waited", self._task)
+
+
+def _lifespan(resources: Callable[[], Any]) -> Callable[[App], AbstractAsyncContextManager[Any]]:
+    @asynccontextmanager
+    async def lifespan(_: App) -> AsyncIterator[Any]:
+        yield resources()
+
+    return lifespan
