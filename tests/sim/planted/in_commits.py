@@ -283,19 +283,11 @@ FAULTS = [
         "next_turn_outlives_an_abort",
         "The turn that was decided beside one that is aborted is sent all the same",
         (
+            Edit(_TURNS, "undone, following = following, None\n", "undone, kept = None, following\n"),
             Edit(
                 _TURNS,
-                "                        undone, following = following, None\n"
-                "                        self._give_back(undone)\n"
-                "                        self._sent.remove(landed)\n"
-                "                        landed.turn.discard()\n"
-                "                        following = await self._again(landed, error)\n"
-                "                        if following is None:\n",
-                "                        self._sent.remove(landed)\n"
-                "                        landed.turn.discard()\n"
-                "                        redone = await self._again(landed, error)\n"
-                "                        following = redone if redone is not None else following\n"
-                "                        if following is None:\n",
+                "                        following = await self._again(landed, error)\n",
+                "                        following = await self._again(landed, error) or kept\n",
             ),
         ),
     ),
