@@ -28,6 +28,7 @@ from streams.testing.sim.clients import Clients
 from streams.testing.sim.faults import EVICTED, EXPIRED, ZOMBIE, Fault, Faults, draw_faults
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
+from streams.testing.sim.oblivion import outlive
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.process import Process
 from streams.testing.sim.story import Story, Teller
@@ -174,18 +175,17 @@ class World:
 
     async def _live_on(self) -> None:
         """After the last run, in some worlds: old runs are forgotten, and somebody takes over what is left."""
+        ended = self.loop.time()
         if self.expiring:
-            before = self._known()
-            await asyncio.sleep(_KEPT_SECONDS + 1.5 * self.settings.sweep_seconds + _RESULT_SECONDS)
-            self.faults.hits[EXPIRED] += before - self._known()
+            await asyncio.sleep(max(0.0, _KEPT_SECONDS - self.loop.time()))
+            since = _KEPT_SECONDS + 2 * self.settings.sweep_seconds + _RESULT_SECONDS - (self.loop.time() - ended)
+            self.faults.hits[EXPIRED] += await outlive(self, since)
+            await self._settle()
             self.striker.compact()
         if self.expiring or self.rng.random() < _TAKEN_OVER_SHARE:
             self.killed(self.processes[0], 0.0)
             await asyncio.sleep(SESSION_SECONDS + 0.1)
             await self._settle()
-
-    def _known(self) -> int:
-        return sum(len(p.runs) for one in self.processes for p in one.worker.owner.partitions.values())
 
     def _short_commands(self) -> TopicSpec:
         """Commands that are kept for seconds only, so that runs can be forgotten within one history."""
