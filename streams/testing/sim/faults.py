@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from streams.runtime.crash import LOG_POINTS, POINTS
+
 __all__ = [
     "CONSEQUENCES",
     "EVICTED",
@@ -34,6 +36,10 @@ EVICTED = "the coroutine of a run was evicted"
 EXPIRED = "a run was forgotten long after its end"
 CONSEQUENCES = (ZOMBIE, LEFT_OPEN, EVICTED, EXPIRED)
 """What is not drawn but follows, and is counted as well."""
+
+
+_POINTS = sorted(POINTS - LOG_POINTS)
+"""Those of the runtime: the log has stages of its own here."""
 
 
 class Fault(NamedTuple):
@@ -65,11 +71,15 @@ def _stage(rng: random.Random) -> str:
     return rng.choice(STAGES)
 
 
+def _point(rng: random.Random) -> str:
+    return rng.choice(_POINTS)
+
+
 KINDS: dict[str, _Kind] = {
     # crashes
     "kill at a random instant": _Kind(4, 1, (0.1, 0.5, 3.0)),
     "kill at an operation of the log": _Kind(5, 40, (0.1, 0.5, 3.0)),
-    "kill at a crash point": _Kind(5, 30, (0.1, 0.5, 3.0)),
+    "kill at a crash point": _Kind(8, 3, (0.1, 0.5, 3.0), _point),
     "kill in a commit": _Kind(6, 8, (0.1, 0.5, 3.0), _stage),
     "graceful stop": _Kind(4, 1, (0.0, 0.5, 2.0)),
     # processes that stand still
@@ -148,6 +158,8 @@ class Faults:
                 one.left -= 1
                 if one.left <= 0:
                     waiting.remove(one)
+                    if not waiting:
+                        del self.waiting[slot]
                     return fault
         return None
 

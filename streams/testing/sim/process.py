@@ -189,7 +189,7 @@ class Process:
 
     def passing(self, point: str) -> None:
         """A crash point is passed."""
-        fault = self._faults.due(self.slot, "kill at a crash point")
+        fault = self._faults.due(self.slot, "kill at a crash point", detail=point.partition("/")[0])
         if fault is not None:
             self.world.struck(fault, f"{self.name} at {point}")
             self.world.killed(self, fault.seconds)
