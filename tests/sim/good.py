@@ -52,6 +52,7 @@ class GoodWorld:
         self.sent: list[Accepted] = []
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         self.calm_us: int | None = self.clock.now_us()
+        self.settings = WorkerSettings()
         self.workers: list[Worker] = []
         self.rng = random.Random(seed)
         self.tasks: list[asyncio.Task[None]] = []
@@ -76,6 +77,7 @@ class GoodWorld:
 
     async def live(self, plans: Sequence[Plan], settings: WorkerSettings, *, until: float = 1.0) -> None:
         """Run the plans by one worker and then another; the second one is alive afterwards."""
+        self.settings = settings
         await ensure_topics(self.log, self.topics, PARTITIONS)
         load = Load(self, plans, self.rng, spread=0.3)
         one = self.worker("w1", settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -515,6 +516,11 @@ def two_workers_under_one_epoch(s: Spoiled) -> None:
 def an_outcome_out_of_nothing(s: Spoiled) -> None:
     key = s.outside.calls[call_of(s, "chain")].key
     s.outside.calls[:] = [call for call in s.outside.calls if call.key != key]
+
+
+@spoils("tasks run at once on w1, which has 1 slots")
+def more_tasks_than_slots(s: Spoiled) -> None:
+    s.settings = replace(s.settings, loop_slots=1)
 
 
 @spoils("paid without a look")

@@ -11,6 +11,7 @@ from streams.errors import WireError
 from streams.kernel.events import Event
 from streams.kernel.run import Run
 from streams.log.port import Log, Record, TopicPartition
+from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import Worker
 from streams.testing.sim.model import Plan
 from streams.testing.sim.outside import Outside
@@ -44,6 +45,7 @@ class Judged(Protocol):
     topics: Topics
     partitions: int
     app: App
+    settings: WorkerSettings
     outside: Outside
     plans: dict[str, Plan]
     sent: list[Accepted]

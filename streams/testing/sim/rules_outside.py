@@ -57,6 +57,7 @@ def check_outside(history: History, folds: Folds, world: Judged) -> Iterator[str
         if not call.ended:
             calls[call.key, call.attempt].append(call)
     yield from _check_calls(starts, calls)
+    yield from _check_slots(world)
     yield from _check_look_ups(calls)
     yield from _check_payments(starts, folds, world)
 
@@ -83,6 +84,18 @@ def _check_calls(starts: _Starts, calls: dict[tuple[str, int], list[Call]]) -> I
             yield f"tasks of partition {number} under epoch {epoch} ran on {sorted(workers)}"
     for key, attempt in sorted(starts.completed - set(calls)):
         yield f"attempt {attempt} of {key} completed and was never called"
+
+
+def _check_slots(world: Judged) -> Iterator[str]:
+    """A worker begins no more than it has slots for, and what a turn under way hands out at the same moment."""
+    most = 2 * world.settings.loop_slots
+    running: Counter[str] = Counter()
+    told: set[str] = set()
+    for call in world.outside.calls:
+        running[call.worker] += -1 if call.ended else 1
+        if running[call.worker] > most and call.worker not in told:
+            told.add(call.worker)
+            yield f"{running[call.worker]} tasks run at once on {call.worker}, which has {most // 2} slots"
 
 
 def _check_look_ups(calls: dict[tuple[str, int], list[Call]]) -> Iterator[str]:

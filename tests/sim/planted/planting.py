@@ -54,8 +54,8 @@ def plant(fault: Fault) -> list[Swap]:
     """Put the fault in; return what `uproot` needs to take it out."""
     swaps: list[Swap] = []
     try:
-        for edit in fault.edits:
-            swaps += _plant(edit)
+        for module in dict.fromkeys(edit.module for edit in fault.edits):
+            swaps += _plant(module, [edit for edit in fault.edits if edit.module == module])
     except BaseException:
         uproot(swaps)
         raise
@@ -78,21 +78,23 @@ def planted(fault: Fault) -> Iterator[None]:
         uproot(swaps)
 
 
-def _plant(edit: Edit) -> list[Swap]:
-    module = importlib.import_module(edit.module)
-    source = inspect.getsource(module)
-    if source.count(edit.old) != 1:
-        message = f"{edit.old!r} stands {source.count(edit.old)} times in {edit.module}, and not once"
-        raise Stale(message)
+def _plant(name: str, edits: list[Edit]) -> list[Swap]:
+    module = importlib.import_module(name)
+    source = edited = inspect.getsource(module)
+    for edit in edits:
+        if source.count(edit.old) != 1 or edited.count(edit.old) != 1:
+            message = f"{edit.old!r} stands {source.count(edit.old)} times in {name}, and not once"
+            raise Stale(message)
+        edited = edited.replace(edit.old, edit.new)
     path = module.__file__ or "?"
     before = _codes(compile(source, path, "exec", dont_inherit=True))
-    after = _codes(compile(source.replace(edit.old, edit.new), path, "exec", dont_inherit=True))
+    after = _codes(compile(edited, path, "exec", dont_inherit=True))
     changed = {name: code for name, code in after.items() if name in before and not _same(before[name], code)}
     swaps = [
         (function, function.__code__) for function in _functions(module) if function.__code__.co_qualname in changed
     ]
     if not swaps or set(after) - set(before):
-        message = f"{edit.new!r} in {edit.module} changes no function that is there"
+        message = f"{edits[0].new!r} in {name} changes no function that is there"
         raise Stale(message)
     for function, _ in swaps:
         function.__code__ = changed[function.__code__.co_qualname]
