@@ -13,6 +13,8 @@ _UNCHECKED = Edit(_PRODUCER, "        check_commit(snapshot, records, offsets)\n
 _NO_FENCE = Edit(_PRODUCER, "group.check(snapshot, offsets)", "offsets and group.check(snapshot, offsets)")
 _COMMIT = "task = asyncio.ensure_future(self.producer.commit(snapshot, turn.records, turn.offsets()))"
 
+_HANDOVER = "tests/kafka/test_handover.py"
+
 FAULTS = [
     Fault(
         "empty_offsets",
@@ -49,15 +51,30 @@ FAULTS = [
         ),
     ),
     Fault(
-        "stale_snapshot",
-        "Turns are sent with the snapshot of the first poll for ever",
+        "stale_snapshot_in_release",
+        "Partitions are given up with the snapshot of the last poll, which is one generation behind",
         (
             Edit(
-                _TURNS,
-                "flight.snapshot = self._worker.member.snapshot()",
-                'flight.snapshot = self.__dict__.setdefault("first", self._worker.member.snapshot())',
+                "streams.runtime.owner",
+                "            offsets = await worker.commit(snapshot, turn)\n",
+                "            offsets = await worker.commit(worker.member.snapshot(), turn)\n",
             ),
         ),
+        test=f"{_HANDOVER}::test_f05_what_is_finished_is_committed_by_the_owner_that_gives_its_partitions_up",
+        kafka=True,
+    ),
+    Fault(
+        "offsets_unchecked_on_kafka",
+        "The log hands Kafka's client an empty list of offsets, and it commits without a fence and without a word",
+        (Edit("streams.log.kafka.producer", "        check_commit(snapshot, records, offsets)\n", ""),),
+        test="tests/contract/test_kafka_log.py::TestKafkaLog::test_a_commit_without_a_fence_is_a_programming_error",
+        kafka=True,
+    ),
+    Fault(
+        "unfenced_on_sqlite",
+        "The embedded log writes a turn without a look whether its partitions still belong to the worker",
+        (Edit("streams.log.sqlite.producer", "            groups.check_fence(connection, snapshot, offsets)\n", ""),),
+        test="tests/contract/test_sqlite_log.py::TestSqliteLog::test_f05_a_frozen_owner_loses_and_publishes_nothing",
     ),
     Fault(
         "tail_advanced_when_produced",
@@ -125,16 +142,12 @@ FAULTS = [
     ),
     Fault(
         "attempt_not_recorded",
-        "An attempt after the first begins without a record, under the number of the one before",
+        "A task that finds no free slot begins all the same, and no record says so",
         (
             Edit(
-                "streams.runtime.dispatch",
-                "                self._put(item)\n",
-                "                op = item.partition.runs[item.run_id].run.ops.get(item.input.op)\n"
-                "                if op is not None and op.attempt:\n"
-                "                    self.start(item.partition, item.run_id, op.id, op.attempt)\n"
-                "                else:\n"
-                "                    self._put(item)\n",
+                _TURN,
+                "                self.timers.append(Timer(0, partition, run_id, body.op))\n",
+                "                self.starts.append(Start(partition, run_id, body.op, 0))\n",
             ),
             Edit(
                 "streams.runtime.dispatch",
@@ -301,6 +314,7 @@ FAULTS = [
                 "return self.applied.get(number, partition.applied)",
             ),
         ),
+        test="tests/runtime/test_overlap.py::test_a_turn_that_applies_no_command_carries_the_offset_of_the_one_before",
     ),
     Fault(
         "known_commands_not_skipped",

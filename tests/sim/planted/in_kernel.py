@@ -21,6 +21,7 @@ FAULTS = [
             ),
             Edit("streams.runtime.attempt", "        if not self._reported:\n", "        if True:\n"),
         ),
+        test="tests/kernel/test_attempts.py::test_a_late_success_of_an_older_attempt_does_not_count",
     ),
     Fault(
         "terminal_guard_left_out_on_signals",
@@ -32,16 +33,19 @@ FAULTS = [
                 "    if request.name not in",
             ),
         ),
+        test="tests/kernel/test_commands.py::test_f09_nothing_brings_an_ended_run_back",
     ),
     Fault(
         "terminal_guard_left_out_on_answers",
         "An answer to a run that has ended is taken for one to a question that is gone",
         (Edit(_DECIDE, "    _require_open(draft, command)\n    op = _interrupt(", "    op = _interrupt("),),
+        test="tests/kernel/test_commands.py::test_commands_for_a_run_that_is_not_started",
     ),
     Fault(
         "terminal_guard_left_out_in_the_fold",
         "An event after the end of a run is folded",
         (Edit(_EVOLVE, "if is_terminal(run) and not isinstance(event.body, ev.RunExpired):", "if False:"),),
+        test="tests/kernel/test_fold.py::test_a_log_that_does_not_fit_is_damage",
     ),
     Fault(
         "duplicate_signal_taken_twice",
@@ -90,6 +94,7 @@ FAULTS = [
         "cancelled_run_goes_on",
         "A cancel between two super-steps is passed over, and the run begins the next one",
         (Edit(_DRIVE, "        if not draft.run.cancel_requested:\n", "        if True:\n"),),
+        test="tests/kernel/test_graph.py::test_a_cancel_while_a_branch_of_a_finished_step_still_runs_is_not_lost",
     ),
     Fault(
         "cancel_loses_waits",
@@ -101,6 +106,7 @@ FAULTS = [
                 "withdrawn = ()",
             ),
         ),
+        test="tests/kernel/test_cancel.py::test_the_outcome_of_a_cancelled_task_can_be_awaited_in_clean_up",
     ),
     Fault(
         "run_owned_left_out",
@@ -134,6 +140,7 @@ FAULTS = [
         "budget_ignored",
         "A task is tried again as often as it fails",
         (Edit("streams.kernel.retry", "op.spent < policy.max_attempts + looks:", "op.spent < 999:"),),
+        test="tests/kernel/test_attempts.py::test_the_budget_and_the_recorded_back_off",
     ),
     Fault(
         "unknown_outcome_repeated",
@@ -192,6 +199,7 @@ FAULTS = [
         "argument_hash_left_out",
         "A replay does not compare the arguments of what the code does",
         (Edit("streams.kernel.fault", "return hashlib.blake2b(data, digest_size=8).digest()", 'return b"-" * 8'),),
+        test="tests/kernel/test_blocked.py::test_an_answer_that_no_longer_fits_is_dropped_on_record_and_the_question_stays_open",
     ),
     Fault(
         "back_off_cut_short",
@@ -201,6 +209,7 @@ FAULTS = [
                 _ATTEMPTS, "(op.phase is OpPhase.BACKOFF and (op.due or 0) <= draft.now)", "op.phase is OpPhase.BACKOFF"
             ),
         ),
+        test="tests/kernel/test_attempts.py::test_the_budget_and_the_recorded_back_off",
     ),
     Fault(
         "timer_fires_early",
@@ -212,11 +221,13 @@ FAULTS = [
                 "op.phase is OpPhase.WAITING and op.due is not None",
             ),
         ),
+        test="tests/kernel/test_ops.py::test_f20_sleep",
     ),
     Fault(
         "early_timer_not_armed_again",
         "A timer that rang too early because the clock went back rings no more",
         (Edit("streams.runtime.turn", "if op is not None and op.due is not None and op.due > self.now:", "if False:"),),
+        test="tests/runtime/test_timers.py::test_f20_a_clock_that_goes_back_between_timer_and_turn_loses_no_timer",
     ),
     Fault(
         "time_goes_back",
@@ -243,6 +254,7 @@ FAULTS = [
         "losers_not_withdrawn",
         "`first` leaves its losers as they are",
         (Edit("streams.kernel.combine", "            if op is not winner:\n", "            if op is None:\n"),),
+        test="tests/kernel/test_ops.py::test_first_withdraws_its_losers",
     ),
     Fault(
         "end_before_the_tasks",

@@ -34,6 +34,8 @@ FAULTS = [
         "barrier_skipped",
         "The new owner claims before it sees up to the ends that it has captured",
         (Edit(_RESTORE, "while (await log.span(name, partition)).end < span.end:", "while False:"),),
+        test="tests/kafka/test_ownership.py::test_f02_steps_2_and_3_wait_for_events_whose_markers_are_late",
+        kafka=True,
     ),
     Fault(
         "claim_skipped",
@@ -225,6 +227,7 @@ FAULTS = [
                 "        return shown\n",
             ),
         ),
+        test="tests/runtime/test_expiry.py::test_f15_expired_runs_do_not_come_back_where_all_events_are_read_again",
     ),
     Fault(
         "tombstone_taken_for_a_value",
@@ -239,5 +242,6 @@ FAULTS = [
                 "        latest[record.key] = record\n",
             ),
         ),
+        test="tests/runtime/test_expiry.py::test_f09_a_run_that_is_forgotten_does_not_come_back_and_its_name_is_free",
     ),
 ]
