@@ -18,7 +18,7 @@ from streams.testing import CrashTestFailed, Report, Scenario, crash_everywhere
 from tests.testing import faulty_apps as faulty
 from tests.testing import good_apps as good
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run_good(name: str, **options: Any) -> Report:
@@ -138,7 +138,10 @@ def test_a_check_that_raises_is_a_finding_and_one_that_is_false_too() -> None:
 
 
 def test_what_needs_a_person_is_told_and_is_no_fault() -> None:
-    report = crash_everywhere(faulty.app, faulty.asking_scenario, resources=faulty.Provider)
+    def check(provider: faulty.Provider) -> None:
+        assert len(provider.payments) == 1
+
+    report = crash_everywhere(faulty.app, faulty.asking_scenario, resources=faulty.Provider, check=check)
     assert report.ok, str(report)
     assert {(parked.run_id, parked.code) for parked in report.parked} == {("run-1", "OUTCOME_UNKNOWN")}
     assert "task.returned/once:1" in {parked.position for parked in report.parked}
