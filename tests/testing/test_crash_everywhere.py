@@ -365,3 +365,33 @@ def test_what_a_callback_of_a_task_raises_is_raised_without_a_crash() -> None:
 
     with pytest.raises(RuntimeError, match="in a callback"):
         crash_everywhere(app, start_of(calling))
+
+
+def test_tasks_may_use_all_of_asyncio() -> None:
+    app = App("busy")
+
+    @app.task
+    async def busy(ctx: TaskContext, count: int) -> list[int]:
+        async def one(number: int) -> int:
+            await asyncio.sleep(0.1 * number)
+            return number
+
+        async with asyncio.TaskGroup() as group:
+            found = [group.create_task(one(number)) for number in range(count)]
+        try:
+            async with asyncio.timeout(0.5):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            found.append(asyncio.ensure_future(one(count)))
+        return [*await asyncio.gather(*found), await asyncio.to_thread(abs, -7)]
+
+    @app.workflow(version=1)
+    async def working(ctx: Context, count: int) -> list[int]:
+        return await ctx.run(busy, count)
+
+    async def scenario(s: Scenario) -> None:
+        assert await s.result(await s.start(working, 3)) == [0, 1, 2, 3, 7]
+
+    report = crash_everywhere(app, scenario, doubts=False)
+    assert report.ok, str(report)
+    assert "task.waited/busy:3" in report.positions
