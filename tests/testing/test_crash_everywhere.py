@@ -18,7 +18,7 @@ from streams.testing import CrashTestFailed, Report, Scenario, crash_everywhere
 from tests.testing import faulty_apps as faulty
 from tests.testing import good_apps as good
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run_good(name: str, **options: Any) -> Report:
@@ -138,7 +138,10 @@ def test_a_check_that_raises_is_a_finding_and_one_that_is_false_too() -> None:
 
 
 def test_what_needs_a_person_is_told_and_is_no_fault() -> None:
-    report = crash_everywhere(faulty.app, faulty.asking_scenario, resources=faulty.Provider)
+    def check(provider: faulty.Provider) -> None:
+        assert len(provider.payments) == 1
+
+    report = crash_everywhere(faulty.app, faulty.asking_scenario, resources=faulty.Provider, check=check)
     assert report.ok, str(report)
     assert {(parked.run_id, parked.code) for parked in report.parked} == {("run-1", "OUTCOME_UNKNOWN")}
     assert "task.returned/once:1" in {parked.position for parked in report.parked}
@@ -362,3 +365,33 @@ def test_what_a_callback_of_a_task_raises_is_raised_without_a_crash() -> None:
 
     with pytest.raises(RuntimeError, match="in a callback"):
         crash_everywhere(app, start_of(calling))
+
+
+def test_tasks_may_use_all_of_asyncio() -> None:
+    app = App("busy")
+
+    @app.task
+    async def busy(ctx: TaskContext, count: int) -> list[int]:
+        async def one(number: int) -> int:
+            await asyncio.sleep(0.1 * number)
+            return number
+
+        async with asyncio.TaskGroup() as group:
+            found = [group.create_task(one(number)) for number in range(count)]
+        try:
+            async with asyncio.timeout(0.5):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            found.append(asyncio.ensure_future(one(count)))
+        return [*await asyncio.gather(*found), await asyncio.to_thread(abs, -7)]
+
+    @app.workflow(version=1)
+    async def working(ctx: Context, count: int) -> list[int]:
+        return await ctx.run(busy, count)
+
+    async def scenario(s: Scenario) -> None:
+        assert await s.result(await s.start(working, 3)) == [0, 1, 2, 3, 7]
+
+    report = crash_everywhere(app, scenario, doubts=False)
+    assert report.ok, str(report)
+    assert "task.waited/busy:3" in report.positions

@@ -19,7 +19,7 @@ order = load_file(EXAMPLES / "order.py")
 provider = load_file(EXAMPLES / "provider.py")
 report = load_file(EXAMPLES / "report.py")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LARGE = {
     "order_id": "o-1",

@@ -65,11 +65,13 @@ class Comparer:
     # -- the whole -----------------------------------------------------------------------------------------------
 
     def _whole(self, found: Execution) -> Iterator[Difference]:
-        for error in found.errors:
-            yield Difference("", "an error", "none", _cut(f"{type(error).__name__}: {error}"))
-        if found.stuck and not self.parked(found):
+        parked = bool(self.parked(found))  # a person comes first, and then the end, and the check
+        for error in (*found.errors, None if parked else found.seen.error):
+            if error is not None:
+                yield Difference("", "an error", "none", _cut(f"{type(error).__name__}: {error}"))
+        if found.stuck and not parked:
             yield Difference("", "the end", "everything came to rest", f"it waits in vain for {_cut(found.stuck)}")
-        elif not found.stuck and not found.errors and not found.seen.same:
+        elif not found.stuck and not parked and not found.errors and not found.seen.same:
             yield Difference(
                 "", "what the check returned", *(_cut(side.words) for side in (self._base.seen, found.seen))
             )

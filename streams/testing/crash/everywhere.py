@@ -66,7 +66,10 @@ class Runner:
 
     def _seen(self, resources: Any) -> Seen:
         """Ask the check. Compared at once, for what a dead worker's tasks clean up later may change the same object."""
-        value = self._check(resources) if self._check is not None else None
+        try:
+            value = self._check(resources) if self._check is not None else None
+        except Exception as error:  # noqa: BLE001 - whatever the check raises is a finding
+            return Seen(error=error)
         seen = Seen(value, repr(value), same=self._first is None or bool(value == self._first.value))
         self._first = self._first or seen
         return seen
@@ -157,8 +160,9 @@ def _refuse_loop() -> None:
 def _without(runner: Runner) -> Execution:
     """The execution without a crash, which must be right. It shows where a worker can die."""
     base = runner.run()
-    if base.errors:
-        raise base.errors[0]
+    for error in (*base.errors, base.seen.error):
+        if error is not None:
+            raise error
     if base.stuck:
         raise UsageError(f"without any crash, the scenario waits in vain for {base.stuck}{_states(base)}")
     if base.seen.value is False:

@@ -48,11 +48,12 @@ class Struck(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the check has returned, in words too, and whether it is what it was without a crash."""
+    """What the check has returned, in words too, and whether it did so without a crash; or what it has raised."""
 
     value: object = None
     words: str = ""
     same: bool = True
+    error: Exception | None = None
 
 
 class Execution(NamedTuple):
@@ -71,7 +72,7 @@ class Execution(NamedTuple):
     stuck: str
     """What was waited for in vain; empty where everything came to rest."""
     errors: Sequence[Exception]
-    """What a worker, a reader of the log, the script and the check have raised."""
+    """What a worker, a reader of the log, and the script have raised."""
     seen: Seen
 
 
@@ -172,13 +173,7 @@ class World:
 
     async def _execution(self) -> Execution:
         effects = await self.eyes.effects()
-        seen = Seen()
-        check_error: Exception | None = None
-        if self._error is None:
-            try:
-                seen = self._check(self.resources)
-            except Exception as error:  # noqa: BLE001 - whatever the check raises is a finding
-                check_error = error
+        seen = Seen() if self._error is not None else self._check(self.resources)
         return Execution(
             self.eyes.runs,
             self.eyes.events,
@@ -190,7 +185,7 @@ class World:
             self._probe.turns,
             tuple(self._probe.left),
             self._stuck,
-            tuple(error for error in (self._error, self._script_error, check_error) if error is not None),
+            tuple(error for error in (self._error, self._script_error) if error is not None),
             seen,
         )
 
