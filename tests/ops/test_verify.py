@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from tests.ops.good import app, fill
 from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal
 from tests.runtime.lab import PARTITIONS, Lab, case
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def right(lab: Lab, **options: Any) -> Report:
@@ -442,3 +446,17 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert main(["verify", "--log", _file(tmp_path), *arguments]) == 2
     (complaint,) = capsys.readouterr().err.splitlines()
     assert line in complaint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["order", "report"])
+def test_the_log_of_the_demo_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str):
+    url = f"sqlite:///{tmp_path}/demo.db"
+    command = [sys.executable, "-m", "streams", "demo", which, "--approve", "--log", url, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert main(["verify", "--log", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 1
+    assert found["divergences"] == []
+    assert found["effects"] == json.loads(done.stdout.splitlines()[-1])["effects"]
