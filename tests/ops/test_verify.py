@@ -23,6 +23,8 @@ from streams.log.sqlite import open_sqlite
 from streams.log.sqlite.place import parse_url
 from streams.ops.verify import Report, ends, verify
 from streams.ops.verify.index import Index
+from streams.ops.verify.partition import PartitionCheck
+from streams.ops.verify.shares import Share
 from streams.runtime.topics import ensure_topics
 from streams.wire.partitioner import partition_of
 from streams.wire.records import decode_checkpoint, decode_event, decode_lease, encode_checkpoint, encode_event
@@ -337,6 +339,28 @@ async def test_messages_and_commands_that_retention_has_deleted_are_counted_and_
     connection.close()
     (found,) = (await verify(lab.log, app.name)).divergences
     assert (found.kind, found.run_id) == ("effect.lost", (records[1].key or b"").decode())
+
+
+@case(app, "sqlite")
+async def test_what_retention_deletes_meanwhile_is_noticed_before_each_pass(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    await fill(lab)
+    lab.unchecked = True
+    deleted: set[int] = set()
+    begin = PartitionCheck._pass
+
+    async def delete_first(self: PartitionCheck, share: Share, *, first: bool) -> Any:
+        done = await begin(self, share, first=first)
+        for number in range(self._place.number + 1, PARTITIONS):  # partitions whose turn is still to come
+            effects = await records_of(lab.log, TopicPartition(lab.topics.effect("mails"), number))
+            if len(effects) > 1:
+                delete_before(lab, lab.topics.effect("mails"), number, effects[-1].offset)
+                deleted.add(number)
+        return done
+
+    monkeypatch.setattr(PartitionCheck, "_pass", delete_first)
+    report = await right(lab, memory_bytes_max=3_000)
+    assert deleted
+    assert report.not_compared.effects > 0
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
