@@ -164,6 +164,7 @@ async def test_f15_an_older_copy_without_its_deletion_brings_no_run_back(lab: La
     await first.kill()
     copy = (await records(lab, lab.topics.checkpoints, "ghost"))[0].value
     assert copy is not None
+    lab.divergent.add("ghost")
     await operator.produce(
         lab.topics.checkpoints, "ghost", copy, partition=lab.history.partition("ghost"), partitioner="murmur2"
     )

@@ -110,7 +110,6 @@ async def test_what_retention_has_deleted_is_counted_and_not_missed(lab: Lab, op
     report = await right(lab)
     gone = report.not_compared
     assert gone.runs > 0
-    assert gone.checkpoints > 0
     assert gone.commands > 0
     assert 0 < report.effects < whole.effects
     assert (await right(lab, memory_bytes_max=5_000))._replace(seconds=0, passes=0) == report._replace(
@@ -121,6 +120,7 @@ async def test_what_retention_has_deleted_is_counted_and_not_missed(lab: Lab, op
             await operator.delete_records(topic, partition, -1)
     report = await right(lab)
     assert (report.runs, report.events, report.effects) == (0, 0, 0)
+    assert report.not_compared.checkpoints > 0
 
 
 @running

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from streams.log.sqlite import open_sqlite
 from streams.log.sqlite.place import parse_url
 from streams.ops.verify import Report, ends, verify
 from streams.ops.verify.index import Index
+from streams.ops.verify.partition import PartitionCheck
+from streams.ops.verify.shares import Share
 from streams.runtime.topics import ensure_topics
 from streams.wire.partitioner import partition_of
 from streams.wire.records import decode_checkpoint, decode_event, decode_lease, encode_checkpoint, encode_event
@@ -28,6 +32,8 @@ from tests.ops.good import app, fill
 from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal
 from tests.runtime.lab import PARTITIONS, Lab, case
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def right(lab: Lab, **options: Any) -> Report:
@@ -335,6 +341,28 @@ async def test_messages_and_commands_that_retention_has_deleted_are_counted_and_
     assert (found.kind, found.run_id) == ("effect.lost", (records[1].key or b"").decode())
 
 
+@case(app, "sqlite")
+async def test_what_retention_deletes_meanwhile_is_noticed_before_each_pass(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    await fill(lab)
+    lab.unchecked = True
+    deleted: set[int] = set()
+    begin = PartitionCheck._pass
+
+    async def delete_first(self: PartitionCheck, share: Share, *, first: bool) -> Any:
+        done = await begin(self, share, first=first)
+        for number in range(self._place.number + 1, PARTITIONS):  # partitions whose turn is still to come
+            effects = await records_of(lab.log, TopicPartition(lab.topics.effect("mails"), number))
+            if len(effects) > 1:
+                delete_before(lab, lab.topics.effect("mails"), number, effects[-1].offset)
+                deleted.add(number)
+        return done
+
+    monkeypatch.setattr(PartitionCheck, "_pass", delete_first)
+    report = await right(lab, memory_bytes_max=3_000)
+    assert deleted
+    assert report.not_compared.effects > 0
+
+
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -442,3 +470,17 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert main(["verify", "--log", _file(tmp_path), *arguments]) == 2
     (complaint,) = capsys.readouterr().err.splitlines()
     assert line in complaint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["order", "report"])
+def test_the_log_of_the_demo_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str):
+    url = f"sqlite:///{tmp_path}/demo.db"
+    command = [sys.executable, "-m", "streams", "demo", which, "--approve", "--log", url, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert main(["verify", "--log", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 1
+    assert found["divergences"] == []
+    assert found["effects"] == json.loads(done.stdout.splitlines()[-1])["effects"]

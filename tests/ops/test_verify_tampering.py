@@ -26,6 +26,7 @@ from streams.wire.records import (
     encode_event,
     encode_lease,
 )
+from streams.wire.schemas import packed_schemas
 from tests.ops.good import Copy, make
 
 
@@ -417,6 +418,7 @@ SPOILS = [
     not_owned,
     _edited("an event before its time", "event.time", "at", at=lambda event: event.at - 10_000_000),
     _edited("a cause that is none", "event.cause", "cause", ev.EffectEmitted, cause=4_711),
+    _edited("what only a newer release folds", "event.schema", "", body=ev.PatchMarked("9", "later")),
     _edited("no such op", "event.fold", "", body=ev.OpCompleted("99", 1, b"1")),
     pytest.param(checkpoint(lambda run: run._replace(result=b'"forged"'), "order2", "result"), id="a result"),
     pytest.param(checkpoint(changed_op, "waits", "ops.2.phase"), id="an op"),
@@ -531,3 +533,18 @@ def test_a_stub_in_the_place_of_the_whole_state_is_right(copy: Copy) -> None:
         if isinstance(state, Run) and is_terminal(state):
             copy.add(record, value=encode_checkpoint(stub_of(state)))
     assert judge(copy).divergences == ()
+
+
+def test_checkpoints_of_an_older_release_are_compared_as_this_one_writes_them(copy: Copy) -> None:
+    """Those of a run have not changed since, but for the fingerprint in front."""
+    whole = judge(copy)
+    (old,) = [schema for schema in packed_schemas()._by_prefix.values() if schema.title == "checkpoint-1"]
+    for record in list(copy.records(copy.topics.checkpoints)):
+        copy.put(record, value=old.prefix + (record.value or b"")[len(old.prefix) :])
+    report = judge(copy)
+    assert report._replace(seconds=0) == whole._replace(seconds=0)
+    record, state = state_of(copy, "waits")
+    forged = encode_checkpoint(state._replace(version=9))
+    copy.put(record, value=old.prefix + forged[len(old.prefix) :])
+    (found,) = judge(copy).divergences
+    assert (found.kind, found.field, found.expected, found.found) == ("checkpoint.differs", "version", "1", "9")

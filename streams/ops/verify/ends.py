@@ -10,7 +10,7 @@ from streams.errors import LogUnavailable
 from streams.log.port import Log, Span
 from streams.wire.topics import Topics
 
-__all__ = ["Ends", "capture"]
+__all__ = ["Ends", "capture", "later"]
 
 _PAUSE_SECONDS = 0.01
 _PATIENCE_SECONDS = 60.0
@@ -68,6 +68,25 @@ async def capture(log: Log, topics: Topics, number: int, existing: Collection[st
         leases_sure,
         dict(zip(names, effects, strict=True)),
         {name: span.end for name, span in zip(names, sure, strict=True)},
+    )
+
+
+async def later(log: Log, topics: Topics, number: int, ends: Ends) -> Ends:
+    """The same ends, with what retention has deleted at the beginnings since."""
+
+    async def moved(topic: str, span: Span) -> Span:
+        if span.start == span.end:
+            return span
+        start = (await log.span(topic, number)).start
+        return span._replace(start=min(max(span.start, start), span.end))
+
+    return ends._replace(
+        events=await moved(topics.events, ends.events),
+        checkpoints=await moved(topics.checkpoints, ends.checkpoints),
+        commands=await moved(topics.commands, ends.commands),
+        letters=await moved(topics.dead_letters, ends.letters),
+        leases=await moved(topics.leases, ends.leases),
+        effects={name: await moved(topics.effect(name), span) for name, span in ends.effects.items()},
     )
 
 

@@ -15,6 +15,7 @@ from streams.ops.verify.index import NEVER
 from streams.ops.verify.place import Place, text_of
 from streams.ops.verify.report import DAMAGE
 from streams.ops.verify.shares import Counts, Share, bucket_of
+from streams.wire.partitioner import partition_of
 
 __all__ = ["Folds"]
 
@@ -202,7 +203,8 @@ class Folds:
             self._expire(key, bucket, record, event, matched=False)
             return None
         if key != event.run_id.encode("utf-8", "backslashreplace") or not self.place.is_home(key):
-            text = f"it lies under the key {text_of(key)!r} in partition {self.place.number}"
+            home = partition_of(key, self.place.partitions)
+            text = f"it lies under the key {text_of(key)!r}, whose place is partition {home} of {self.place.partitions}"
             self._find("event.key", key, record, event, text, "key", event.run_id, text_of(key))
         live = self._add(key, Run(event.run_id, event.identity))
         self.runs.by_bucket[bucket] += 1

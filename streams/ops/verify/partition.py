@@ -11,7 +11,7 @@ from streams.log.port import Log, Record, Span
 from streams.ops.verify.checkpoints import State
 from streams.ops.verify.commands import CommandJoin
 from streams.ops.verify.effects import EffectJoin, Orphan
-from streams.ops.verify.ends import Ends
+from streams.ops.verify.ends import Ends, later
 from streams.ops.verify.findings import Findings
 from streams.ops.verify.folds import Folds
 from streams.ops.verify.leases import Leases
@@ -67,13 +67,19 @@ class PartitionCheck:
         self._whole = Findings()
         """What the first pass finds of the partition as a whole."""
         self._leases = Leases(place, self._whole, ends.leases_sure)
-        self._trimmed = ends.events.start > 0
-        self._commands = CommandJoin(place, self._whole, ends.commands, trimmed=self._trimmed)
+        self._commands: CommandJoin
         self._shares: list[Share] = []
 
+    @property
+    def _trimmed(self) -> bool:
+        """Whether the first events were deleted."""
+        return self._ends.events.start > 0
+
     async def run(self) -> Outcome:
-        """Verify it."""
-        topics, ends = self._place.topics, self._ends
+        """Verify it. Retention goes on meanwhile: what it has deleted is looked up before each pass."""
+        topics = self._place.topics
+        ends = self._ends = await later(self._log, topics, self._place.number, self._ends)
+        self._commands = CommandJoin(self._place, self._whole, ends.commands, trimmed=self._trimmed)
         async for records in self._read(topics.leases, ends.leases):
             for record in records:
                 self._leases.add(record)
@@ -81,7 +87,8 @@ class PartitionCheck:
         letters = await self._dead_letters()
         passes = [await self._pass(Share(), first=True)]
         while self._shares:
-            self._meter.more(ends.offsets)
+            self._ends = await later(self._log, topics, self._place.number, self._ends)
+            self._meter.more(self._ends.offsets)
             passes.append(await self._pass(self._shares.pop(), first=False))
         return _outcome(
             passes,
