@@ -446,6 +446,20 @@ async def lease_of(lab: Lab, number: int) -> Lease:
     return decode_lease((await records_of(lab.log, TopicPartition(lab.topics.leases, number)))[-1].value or b"")
 
 
+@case(bad_app)
+async def test_f24_a_checkpoint_that_no_record_can_hold_holds_the_tail_back(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    await some_runs(lab)
+    await wipe(lab, lab.topics.checkpoints)
+    monkeypatch.setattr(folding_module, "RECORD_BYTES_MAX", 300)
+    report = await again(lab)
+    assert (report.total("written"), report.total("runs")) == (0, 8)
+    assert sum("is over the limit of a record" in note for part in report.partitions for note in part.notes) == 8
+    assert {(await lease_of(lab, number)).tail for number in range(PARTITIONS)} == {0}
+    assert await faults(lab) == []
+    monkeypatch.undo()
+    await all_go_on(lab)
+
+
 @case(bad_app, "memory")
 async def test_f20_a_wrong_clock_rebuilds_nothing(lab: Lab):
     """By it, results would be taken for old and thrown away."""
