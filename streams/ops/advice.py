@@ -299,7 +299,8 @@ _TABLE = (
         _COMMAND,
         "The record is no command, lies on the wrong partition, or was meant for a damaged run. Its bytes are kept "
         "among the dead letters with the reason.",
-        "Mend the producer; the reason says what was expected.",
+        "Mend the producer; the reason says what was expected. What was meant for a damaged run comes back by itself "
+        "when that is repaired.",
     ),
     Advice(
         "COMMAND_INVALID",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from streams.errors import LogDamaged, LogUnavailable
 from streams.kernel.commands import Retry
 from streams.kernel.repair import order_of
 from streams.kernel.run import REPAIR_PENDING, Run
 from streams.log.port import NewRecord
 from streams.runtime.inputs import SendBack
-from streams.runtime.letters import waiting_commands
+from streams.runtime.letters import Waiting, waiting_commands
 from streams.runtime.starting import patiently
 from streams.wire.headers import headers_of
 from streams.wire.records import encode_command
@@ -66,9 +67,16 @@ class SendBacks:
             return
         run = hot.run
         runs = {run_id.encode(): range(opened_at(run), run.offset)}
+
+        async def read() -> Waiting:
+            try:
+                return await waiting_commands(worker.log, topics, partition.number, partition.topic_id, runs)
+            except LogDamaged as error:  # what is old goes away while it is read
+                raise LogUnavailable(str(error)) from error
+
         waiting = await patiently(
             worker.engine,
-            lambda: waiting_commands(worker.log, topics, partition.number, partition.topic_id, runs),
+            read,
             f"the commands that wait for run {run_id} cannot be read, trying again",
             pause=_PAUSE_SECONDS,
         )

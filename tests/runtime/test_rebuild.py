@@ -264,7 +264,8 @@ async def test_f21_lost_leases_are_made_good_with_an_epoch_above_all_events(lab:
     lab.unchecked = True
     records = await records_of(lab.log, TopicPartition(lab.topics.leases, 1))
     lease = decode_lease(records[-1].value or b"")
-    assert lease.epoch > epoch
+    assert lease.epoch == epoch + 1
+    assert all(decode_lease(record.value or b"").epoch > epoch for record in records if record.value)
     assert lease.applied == 1
     assert lease.tail == (await lab.log.span(lab.topics.events, 1)).end
     await lab.worker()
@@ -444,6 +445,20 @@ async def test_f25_a_partition_with_a_record_of_a_newer_release_is_left_as_it_is
 async def lease_of(lab: Lab, number: int) -> Lease:
     """The last one."""
     return decode_lease((await records_of(lab.log, TopicPartition(lab.topics.leases, number)))[-1].value or b"")
+
+
+@case(bad_app)
+async def test_f24_a_checkpoint_that_no_record_can_hold_holds_the_tail_back(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    await some_runs(lab)
+    await wipe(lab, lab.topics.checkpoints)
+    monkeypatch.setattr(folding_module, "RECORD_BYTES_MAX", 300)
+    report = await again(lab)
+    assert (report.total("written"), report.total("runs")) == (0, 8)
+    assert sum("is over the limit of a record" in note for part in report.partitions for note in part.notes) == 8
+    assert {(await lease_of(lab, number)).tail for number in range(PARTITIONS)} == {0}
+    assert await faults(lab) == []
+    monkeypatch.undo()
+    await all_go_on(lab)
 
 
 @case(bad_app, "memory")

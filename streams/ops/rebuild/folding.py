@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from streams.client.fold import opened_at
@@ -116,20 +115,19 @@ class Folding:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def emit_open(self, run_ids: Iterable[str]) -> None:
-        """Have the checkpoints of these runs written, where they are not yet.
+    def emit_open(self, run_id: str) -> None:
+        """Have the checkpoint of a run written, where it is not yet.
 
         One that is too large for a record stays in memory as a run without a checkpoint: it holds the tail back.
         """
-        for run_id in run_ids:
-            hot = self.partition.runs.get(run_id)
-            if hot is None or hot is _ENDED or run_id in self._too_large:
-                continue
-            if hot.damaged is not None:
-                self._emit_damage(hot)
-                del self.partition.runs[run_id]
-            elif self._emit(hot):
-                del self.partition.runs[run_id]
+        hot = self.partition.runs[run_id]
+        if hot is _ENDED or run_id in self._too_large:
+            return
+        if hot.damaged is not None:
+            self._emit_damage(hot)
+        elif not self._emit(hot):
+            return
+        del self.partition.runs[run_id]
 
     def rest(self) -> None:
         """What stands among the checkpoints and has no event in the log."""

@@ -6,8 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from streams.authoring.app import App
 from streams.client.reading import Progress
@@ -213,8 +212,8 @@ class _Job:
         await asyncio.sleep(0)
 
     async def _emit(self, folding: Folding, flush: Flush) -> None:
-        for run_ids in _chunks(list(folding.partition.runs), 100):
-            folding.emit_open(run_ids)
+        for run_id in list(folding.partition.runs):
+            folding.emit_open(run_id)
             if len(folding.batch) >= _RECORDS_MAX or folding.batch_bytes >= _BYTES_MAX:
                 await _flushed(folding, flush)
 
@@ -249,9 +248,3 @@ async def _flushed(folding: Folding, flush: Flush) -> None:
 
 async def _drop(_: dict[bytes, bytes | None]) -> None:
     """Where nothing is to be written."""
-
-
-def _chunks(items: Sequence[str], size: int) -> Iterator[list[str]]:
-    left = iter(items)
-    while chunk := list(islice(left, size)):
-        yield chunk
