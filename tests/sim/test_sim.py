@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from streams.runtime.turn import Turn
 from streams.testing.sim.__main__ import main
-from streams.testing.sim.faults import KINDS, Fault, Faults, draw_faults
+from streams.testing.sim.faults import CONSEQUENCES, KINDS, Fault, Faults, draw_faults
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import run_seeds
 from streams.testing.sim.minimise import minimise, reduced, tell
@@ -48,6 +49,11 @@ def test_seeds_hold_every_invariant_and_every_kind_of_fault_has_hit_something():
 def test_a_seed_that_has_once_shown_something(seed: int, why: str):
     result = simulate(seed)
     assert not result.violations, told(result)
+
+
+def test_the_corpus_meets_every_kind_of_fault():
+    hits = sum((simulate(seed).hits for seed, _ in corpus()), Counter())
+    assert [kind for kind in (*KINDS, *CONSEQUENCES) if not hits[kind]] == []
 
 
 def test_one_seed_is_one_history():

@@ -28,6 +28,7 @@ from streams.testing.sim.clients import Clients
 from streams.testing.sim.faults import EVICTED, EXPIRED, ZOMBIE, Fault, Faults, draw_faults
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
+from streams.testing.sim.oblivion import outlive
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.process import Process
 from streams.testing.sim.story import Story, Teller
@@ -84,8 +85,8 @@ class World:
         self.app = make_app(self.outside)
         self.topics = topics_of(self.app.name, self.app.effects)
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
-        self._expiring = self.rng.random() < _EXPIRING_SHARE
-        if self._expiring:
+        self.expiring = self.rng.random() < _EXPIRING_SHARE
+        if self.expiring:
             sweep_seconds = min(1.0, self.settings.sweep_seconds)
             self.settings = replace(
                 self.settings,
@@ -121,7 +122,7 @@ class World:
         runs = plan(random.Random(f"{self.seed}/plan"), self.options.runs)  # noqa: S311
         if self.options.only_runs is not None:
             runs = [run for number, run in enumerate(runs) if number in self.options.only_runs]
-        if self._expiring:
+        if self.expiring:
             await self.broker.create_topics([self._short_commands()])
         await ensure_topics(self.broker, self.topics, self.partitions)
         load = Load(self, runs, random.Random(f"{self.seed}/load"), spread=self.options.seconds / 2)  # noqa: S311
@@ -174,18 +175,17 @@ class World:
 
     async def _live_on(self) -> None:
         """After the last run, in some worlds: old runs are forgotten, and somebody takes over what is left."""
-        if self._expiring:
-            before = self._known()
-            await asyncio.sleep(_KEPT_SECONDS + 1.5 * self.settings.sweep_seconds + _RESULT_SECONDS)
-            self.faults.hits[EXPIRED] += before - self._known()
+        ended = self.loop.time()
+        if self.expiring:
+            await asyncio.sleep(max(0.0, _KEPT_SECONDS - self.loop.time()))
+            since = _KEPT_SECONDS + 2 * self.settings.sweep_seconds + _RESULT_SECONDS - (self.loop.time() - ended)
+            self.faults.hits[EXPIRED] += await outlive(self, since)
+            await self._settle()
             self.striker.compact()
-        if self._expiring or self.rng.random() < _TAKEN_OVER_SHARE:
+        if self.expiring or self.rng.random() < _TAKEN_OVER_SHARE:
             self.killed(self.processes[0], 0.0)
             await asyncio.sleep(SESSION_SECONDS + 0.1)
             await self._settle()
-
-    def _known(self) -> int:
-        return sum(len(p.runs) for one in self.processes for p in one.worker.owner.partitions.values())
 
     def _short_commands(self) -> TopicSpec:
         """Commands that are kept for seconds only, so that runs can be forgotten within one history."""
