@@ -242,6 +242,5 @@ FAULTS = [
                 "        latest[record.key] = record\n",
             ),
         ),
-        test="tests/runtime/test_expiry.py::test_f09_a_run_that_is_forgotten_does_not_come_back_and_its_name_is_free",
     ),
 ]
