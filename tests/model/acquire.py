@@ -69,10 +69,14 @@ def _stable(state: State, number: int, partition: int, rules: Rules) -> Edges:
     pending = any(p == partition for txn in state.txns for p, _ in txn.offsets)
     early = () if rules.ends_after_stable else _captured(state, partition, rules)
     if early and not part.ends:
-        yield Edge(("2: ends", number, partition), _to(state, number, partition, part._replace(ends=early)), fault=False)
+        yield Edge(
+            ("2: ends", number, partition), _to(state, number, partition, part._replace(ends=early)), fault=False
+        )
     elif not pending or not rules.stable_fetch:
         after = part._replace(group=state.offsets[partition], stage=LEASE if part.ends else ENDS)
-        yield Edge(("1: stable offset", number, partition, after.group), _to(state, number, partition, after), fault=False)
+        yield Edge(
+            ("1: stable offset", number, partition, after.group), _to(state, number, partition, after), fault=False
+        )
     else:
         yield from _settle(state, number, partition)
 
@@ -174,7 +178,9 @@ def _restore(state: State, number: int, partition: int, rules: Rules) -> Edges:
                 uncovered = at if uncovered < 0 else uncovered
     if epoch >= part.epoch and rules.epoch_check:
         again = Part(part.owns, ENDS, group=part.group, seen=epoch, applied=applied)
-        yield Edge(("6: its leases were lost", number, partition, epoch), _to(state, number, partition, again), fault=False)
+        yield Edge(
+            ("6: its leases were lost", number, partition, epoch), _to(state, number, partition, again), fault=False
+        )
         return
     if not rules.forward_reset:
         applied = max(applied, part.group)
@@ -262,7 +268,9 @@ def _give(state: State, number: int, partition: int, others: list[int], rules: R
         part = state.workers[number].parts[partition]
         worker = broker.forget(state.workers[number], partition, 2)
         del part
-        yield Edge(("gets it back", number, partition), broker.rebalance(broker.put(state, number, worker)), fault=False)
+        yield Edge(
+            ("gets it back", number, partition), broker.rebalance(broker.put(state, number, worker)), fault=False
+        )
 
 
 def _release(state: State, number: int, partition: int) -> Edge[State]:
@@ -270,7 +278,9 @@ def _release(state: State, number: int, partition: int) -> Edge[State]:
     part = worker.parts[partition]
     work = Work(partition, (), (), (part.epoch, part.applied, tail_of(part)), part.applied, part.epoch)
     sending = Sending(RELEASE, FRESH, 0, 0, BUILDING, (work,))
-    return Edge(("releases", number, partition), broker.put(state, number, worker._replace(sending=sending)), fault=False)
+    return Edge(
+        ("releases", number, partition), broker.put(state, number, worker._replace(sending=sending)), fault=False
+    )
 
 
 def tail_of(part: Part) -> int:

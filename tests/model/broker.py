@@ -21,9 +21,9 @@ from tests.model.state import (
     LOST_LEASE,
     NONE,
     OPEN,
+    RUNNING,
     STALE,
     UNJOINED,
-    RUNNING,
     WAITING,
     Checkpoint,
     Event,
@@ -152,14 +152,14 @@ def transactions(state: State) -> Iterator[Edge[State]]:
             after = end(state, txn.tid, COMMITTED)
             if mine and holder.sending and holder.sending.phase == WAITING:
                 after = put(after, number, holder._replace(sending=holder.sending._replace(phase=ANSWERED)))
-            yield Edge(("the broker commits", txn.tid), after, fault=False)
+            yield Edge(("commits", txn.tid), after, fault=False)
         if txn.status == OPEN and mine and holder.late:
             after = put(end(state, txn.tid, COMMITTED), number, holder._replace(late=0))
             yield Edge(("a late request arrives and commits", txn.tid), after, fault=False)
         if txn.status in (OPEN, ENDING):
             after = spend(state, "timeout") if mine else state
             if after is not None:
-                yield Edge(("the time-out aborts", txn.tid), initialise(after, txn.tid), fault=bool(mine))
+                yield Edge(("aborts after the time-out", txn.tid), initialise(after, txn.tid), fault=bool(mine))
         else:
             yield from _markers(state, txn)
 
@@ -197,13 +197,14 @@ def members(state: State) -> list[int]:
 
 def rebalance(state: State) -> State:
     """The next generation: whatever metadata was taken before is refused from now on."""
-    workers = []
-    for worker in state.workers:
-        sending = worker.sending
-        if sending and sending.meta == FRESH:
-            worker = worker._replace(sending=sending._replace(meta=STALE))
-        workers.append(worker._replace(meta=STALE) if worker.meta == FRESH else worker)
-    return state._replace(workers=tuple(workers))
+    return state._replace(workers=tuple(_outdated(worker) for worker in state.workers))
+
+
+def _outdated(worker: Worker) -> Worker:
+    sending = worker.sending
+    if sending and sending.meta == FRESH:
+        worker = worker._replace(sending=sending._replace(meta=STALE))
+    return worker._replace(meta=STALE) if worker.meta == FRESH else worker
 
 
 def assign(state: State, partition: int, number: int) -> State:
@@ -217,10 +218,7 @@ def expel(state: State, number: int) -> State:
     worker = state.workers[number]
     owned = [p for p, part in enumerate(worker.parts) if part.owns]
     parts = tuple(part._replace(owns=0) for part in worker.parts)
-    sending = worker.sending
-    if sending and sending.meta == FRESH:
-        sending = sending._replace(meta=STALE)
-    state = put(state, number, worker._replace(meta=GONE, parts=parts, sending=sending))
+    state = put(state, number, _outdated(worker)._replace(meta=GONE, parts=parts))
     others = members(state)
     for partition in owned:
         if others:

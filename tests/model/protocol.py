@@ -33,9 +33,7 @@ def system(rules: Rules, *, workers: int, partitions: int, left: tuple[int, ...]
         logs = ((), (), (Lease(COMMITTED_RECORD, 1, 0, 0, 0),)) * partitions
     others = Worker(1, FRESH, 0, 0, 0, 0, tuple(Part(0) for _ in range(partitions)))
     initial = State((first, *[others] * (workers - 1)), logs, (), (-1,) * partitions, (), left)
-    return System(
-        initial, partial(steps, rules), partial(violation, rules), partial(is_done, rules), canonical
-    )
+    return System(initial, partial(steps, rules), partial(violation, rules), partial(is_done, rules), canonical)
 
 
 def steps(rules: Rules, state: State) -> Iterator[Edge[State]]:
@@ -74,10 +72,14 @@ def violation(rules: Rules, state: State) -> str:
     lost = _leases_lost(state)
     for number in range(len(state.offsets)):
         events, checkpoints, leases = (
-            [(at, r) for at, r in enumerate(log) if _counts(r, committed)] for log in state.logs[3 * number : 3 * number + 3]
+            [(at, r) for at, r in enumerate(log) if _counts(r, committed)]
+            for log in state.logs[3 * number : 3 * number + 3]
         )
         complaint = (
-            _commands(events) or _seqs(events) or _epochs(events, leases, lost=lost) or _tail(events, checkpoints, leases)
+            _commands(events)
+            or _seqs(events)
+            or _epochs(events, leases, lost=lost)
+            or _tail(events, checkpoints, leases)
         )
         if complaint:
             return complaint

@@ -48,12 +48,9 @@ class Rules(NamedTuple):
     doubt_is_no_success: bool = True
     fresh_producer: bool = True
     same_id: bool = True
-    claim_again: bool = True
     # release
     forget_when_revoked: bool = True
     forget_when_lost: bool = True
-    settle_before_giving: bool = True
-    fresh_snapshot: bool = True
 
     @property
     def runs_count(self) -> int:

@@ -88,7 +88,7 @@ class Sending(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A worker and a partition. `owns` is the group's word: 0 no, 1 yes and told, 2 yes, to be told at the next poll."""
+    """A worker and a partition. `owns` is the group's word: 0 no, 1 yes, 2 yes, of which the next poll will tell."""
 
     owns: int
     stage: int = NONE

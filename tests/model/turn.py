@@ -10,11 +10,9 @@ from tests.model.explore import Edge
 from tests.model.rules import Rules
 from tests.model.state import (
     ABORTED,
-    ANSWERED,
     BUILDING,
     CLAIM,
     CLAIMING,
-    COMMITTED,
     DRAINING,
     ENDING,
     FRESH,
@@ -61,7 +59,12 @@ def decide(state: State, number: int, rules: Rules) -> Edges:
             if covered:
                 turn = [w._replace(checkpoints=((w.events[0][0], w.events[0][1]),)) for w in turn]
             sending = Sending(TURN, worker.meta, 0, 0, BUILDING, tuple(turn))
-            label = ("1, 2: takes", number, tuple((w.partition, w.events) for w in turn), "checkpoint" if covered else "")
+            label = (
+                "1, 2: takes",
+                number,
+                tuple((w.partition, w.events) for w in turn),
+                "checkpoint" if covered else "",
+            )
             yield Edge(label, broker.put(state, number, worker._replace(sending=sending)), fault=False)
     for p in ready:
         after = broker.spend(state, "sweep")
@@ -207,7 +210,7 @@ def _adopted(worker: Worker, works: tuple[Work, ...]) -> Worker:
             seqs[run], end = seq, work.at + 1
             uncovered = work.at if uncovered < 0 else uncovered
         if work.checkpoints:
-            covered = {run: seq for run, seq in work.checkpoints}
+            covered = dict(work.checkpoints)
             if all(covered.get(run, 0) >= seq for run, seq in enumerate(seqs)):
                 uncovered = -1
         part = part._replace(seqs=tuple(seqs), uncovered=uncovered, end=end, applied=work.offset, claimed=1)
@@ -225,7 +228,9 @@ def _landed(state: State, number: int, rules: Rules) -> State:
         if sending.kind == CLAIMING and part.stage == CLAIM:
             worker = broker.put_part(worker, work.partition, part._replace(stage=RESTORE))
         elif sending.kind == RELEASE and part.stage == DRAINING:
-            worker = broker.put_part(worker, work.partition, Part(part.owns, RELEASED, applied=part.applied, seqs=part.seqs))
+            worker = broker.put_part(
+                worker, work.partition, Part(part.owns, RELEASED, applied=part.applied, seqs=part.seqs)
+            )
     if sending.kind == TURN and rules.adopt_after_commit:
         worker = _adopted(worker, sending.works)
     return broker.put(state, number, _next(worker, rules))
@@ -263,19 +268,19 @@ def _distrust(state: State, number: int, rules: Rules, *, doubt: bool) -> State:
     """Fenced or in doubt: drop the producer and the memory of its partitions, and acquire them anew."""
     worker, sending = state.workers[number], state.workers[number].sending
     txn = broker.txn_of(state, broker.tid_of(number, worker))
-    keep = (doubt and not (rules.doubt_is_no_failure and rules.doubt_is_no_success)) or (not doubt and not rules.fence_forgets)
+    keep = (doubt and not (rules.doubt_is_no_failure and rules.doubt_is_no_success)) or (
+        not doubt and not rules.fence_forgets
+    )
     if doubt and not rules.doubt_is_no_success:
         worker = _adopted(worker, sending.works)
-    parts = []
-    for part in worker.parts:
-        if part.stage == RUNNING and not keep:
-            parts.append(Part(part.owns, STABLE))
-        elif part.stage == CLAIM and any(w.live and w.partition == len(parts) for w in sending.works):
-            parts.append(Part(part.owns, STABLE))
+    claimed = {work.partition for work in sending.works if work.live}
+    parts = list(worker.parts)
+    for partition, part in enumerate(worker.parts):
+        begins_anew = (part.stage == RUNNING and not keep) or (part.stage == CLAIM and partition in claimed)
+        if begins_anew:
+            parts[partition] = Part(part.owns, STABLE)
         elif part.stage == DRAINING:
-            parts.append(part._replace(stage=RELEASED))
-        else:
-            parts.append(part)
+            parts[partition] = part._replace(stage=RELEASED)
     worker = worker._replace(sending=(), following=(), parts=tuple(parts), distrusted=1)
     if doubt and not rules.fresh_producer and not worker.fenced:
         # The producer goes on; what it has asked for may still arrive.
@@ -295,10 +300,7 @@ def _trust(state: State, number: int, rules: Rules) -> Edges:
             after = broker.put(broker.end(state, tid, ABORTED), number, worker._replace(fenced=1))
             yield Edge(("settles its own id", number), after, fault=False)
         return  # until all its markers are there
-    keep = not (rules.claim_again and rules.doubt_is_no_failure and rules.doubt_is_no_success and rules.fence_forgets)
+    keep = not (rules.doubt_is_no_failure and rules.doubt_is_no_success and rules.fence_forgets)
     parts = tuple(Part(p.owns, STABLE) if p.stage == RUNNING and not keep else p for p in worker.parts)
     fresh = worker._replace(made=worker.made + 1, fenced=0, distrusted=0, late=0, parts=parts)
     yield Edge(("makes a new producer", number), broker.put(state, number, fresh), fault=False)
-
-
-_ = (COMMITTED, ANSWERED)
