@@ -6,6 +6,7 @@ import importlib.util
 import resource
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,6 +75,7 @@ def _keeping(check: Check, keep: Check) -> Check:
         try:
             check(data)
         except BaseException:
+            traceback.print_exc()
             keep(data)
             raise
 

@@ -27,8 +27,8 @@ from tests.fuzz.judge import judged
 
 __all__ = ["check_command", "check_headers", "check_message", "check_record"]
 
-_EXCERPT_CHARS = 64
-"""So much of an input may stand in a message at one place."""
+_EXCERPT_CHARS = 256
+"""So much of an input may stand in a message at one place: a name of 40 characters, each of them escaped."""
 
 Codec = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
 RECORDS: dict[str, Codec] = {
