@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streams.errors import WireError
+from tests.fuzz import oracles
 from tests.fuzz.engine import has_atheris
 from tests.fuzz.targets import CORPUS, GROUPS, TARGETS, regressions
 
@@ -63,9 +65,8 @@ def test_guided_by_coverage(name, tmp_path):
 def test_the_judge_judges():
     """An oracle that never disagrees proves nothing: it sees a byte that was changed, and one too many."""
     from tests.fuzz.judge import judged
-    from tests.fuzz.oracles import framed
 
-    data = framed("lease", TARGETS["lease"].seeds()[0])
+    data = oracles.framed("lease", TARGETS["lease"].seeds()[0])
     assert judged("lease", data) == data
     assert judged("lease", data + b"0") is None
     assert judged("lease", data[:-1]) is None
@@ -73,20 +74,57 @@ def test_the_judge_judges():
     assert judged("lease", longer) == data, "a number written in more bytes than it needs"
 
 
+def _other_exception(decode, encode, data):
+    raise KeyError(data[:4])
+
+
+def _poorer(decode, encode, data):
+    return decode(data)._replace(released=False)
+
+
+def _refusing(decode, encode, data):
+    raise WireError("the record lease is damaged: its bytes do not fit")
+
+
+def _lenient(decode, encode, data):
+    return decode(data.removesuffix(b"0"))
+
+
+def _talking(decode, encode, data):
+    raise WireError(f"the record lease is damaged: {data.decode('utf-8', 'backslashreplace')}")
+
+
+@pytest.mark.parametrize(
+    ("planted", "input_"),
+    [
+        (_other_exception, lambda lease: lease),
+        (_poorer, lambda lease: lease),
+        (_refusing, lambda lease: lease),
+        (_lenient, lambda lease: lease + b"0"),
+        (_talking, lambda lease: lease[:-1] + b"0" * 600),
+    ],
+)
+def test_a_wrong_decoder_is_noticed(planted, input_, monkeypatch):
+    decode, encode = oracles.RECORDS["lease"]
+    lease = TARGETS["lease"].seeds()[1]  # a released one
+    TARGETS["lease"].check(input_(lease))
+    monkeypatch.setitem(oracles.RECORDS, "lease", (lambda data: planted(decode, encode, data), encode))
+    with pytest.raises((AssertionError, KeyError)):
+        TARGETS["lease"].check(input_(lease))
+
+
 def test_a_length_that_is_not_there_allocates_nothing():
     import tracemalloc
 
-    from streams.errors import WireError
     from streams.wire.binary import encode_long
-    from tests.fuzz.oracles import RECORDS, framed
 
     huge = encode_long(2**40)
     tracemalloc.start()
-    for name, (decode, _) in RECORDS.items():
+    for name, (decode, _) in oracles.RECORDS.items():
         for seed in TARGETS[name].seeds()[:8]:
             for at in range(0, len(seed), 3):
                 with suppress(WireError):
-                    decode(framed(name, seed[:at] + huge + seed[at + 1 :]))
+                    decode(oracles.framed(name, seed[:at] + huge + seed[at + 1 :]))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50_000_000
