@@ -47,7 +47,11 @@ def rename(app: App, name: str | None) -> App:
 
 def load_file(path: Path) -> ModuleType:
     """The module in a file, whose folder it may import from, as when Python runs it."""
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
+    if not found:
         raise UsageError(f"there is no file {path}")
     folder = str(path.resolve().parent)
     if folder not in sys.path:

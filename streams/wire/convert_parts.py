@@ -71,7 +71,7 @@ def scalar(cls: type) -> Convert:
             raise _expected(cls.__name__, value)
         try:
             return msgspec.convert(value, cls, strict=True)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a lone surrogate is legal in a text of ours
             raise _expected(_FORMS.get(cls, cls.__name__), value) from error
 
     return convert

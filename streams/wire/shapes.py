@@ -16,7 +16,7 @@ from enum import Enum, Flag
 from typing import Any
 
 from streams.errors import UsageError
-from streams.wire.misfit import Misfit, type_name
+from streams.wire.misfit import Misfit, quoted, type_name
 
 __all__ = [
     "DataclassShape",
@@ -79,7 +79,7 @@ class Shape(ABC):
         """Add the defaults of new parts to `parts`; refuse what does not fit."""
         known = dict.fromkeys(names)
         if unknown := [name for name in parts if name not in known]:
-            raise Misfit(f"{self.name} was stored with the field {unknown[0]!r}, which the class no longer has")
+            raise Misfit(f"{self.name} was stored with the field {quoted(unknown[0])}, which the class no longer has")
         for name in known:
             if name not in parts and (value := self._default(default, name)) is not _UNSET:
                 parts[name] = value
@@ -112,7 +112,7 @@ class EnumShape(Shape):
     def build(self, parts: Any) -> Any:
         if not self._flag:
             if parts not in self.cls.__members__:
-                raise Misfit(f"{self.name} has no member {parts!r} any more")
+                raise Misfit(f"{self.name} has no member {quoted(parts)} any more")
             return self.cls.__members__[parts]
         value = self.cls(parts)
         if type(value) is not self.cls or value._value_ != parts:
@@ -237,7 +237,7 @@ class ModelShape(Shape):
 
     def restore(self, value: Any, aside: dict[str, Any]) -> None:
         if unknown := aside.keys() - {"set", "extra", "private"}:
-            raise Misfit(f"{self.name} was stored with {min(unknown)!r}, which no model has")
+            raise Misfit(f"{self.name} was stored with {quoted(min(unknown))}, which no model has")
         if "set" in aside:
             object.__setattr__(value, "__pydantic_fields_set__", set(aside["set"]))
         if getattr(self.cls, "__pydantic_root_model__", False):
@@ -249,7 +249,8 @@ class ModelShape(Shape):
     def _private(self, stored: dict[str, Any]) -> dict[str, Any] | None:
         known = self.cls.__private_attributes__
         if unknown := [name for name in stored if name not in known]:
-            raise Misfit(f"{self.name} was stored with the private attribute {unknown[0]!r}, which it no longer has")
+            name = quoted(unknown[0])
+            raise Misfit(f"{self.name} was stored with the private attribute {name}, which it no longer has")
         if not known:
             return None
         missing = {

@@ -367,6 +367,9 @@ class TestParts:
             "sqlite:///a?x=1",
             "sqlite:///a?session_timeout_ms=no",
             "sqlite:///a?session_timeout_ms=1",
+            f"sqlite:///a?session_timeout_ms={'9' * 5000}",
+            "sqlite://[",
+            "sqlite:///a%00b",
         ],
     )
     def test_wrong_urls_are_usage_errors(self, url):

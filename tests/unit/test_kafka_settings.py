@@ -29,6 +29,19 @@ def test_what_is_no_address_is_told(url: str):
         parse(url)
 
 
+def test_bytes_of_the_command_line_that_are_no_text_are_told():
+    with pytest.raises(UsageError, match="bytes that are no UTF-8"):
+        parse("kafka://a?client.rack=\udcb2")
+
+
+def test_a_properties_file_that_is_no_text_is_told(tmp_path):
+    file = tmp_path / "p"
+    file.write_bytes(b"linger.ms=\xff")
+    for path in (str(file), "a\0b"):
+        with pytest.raises(UsageError, match="its path or content is no text"):
+            parse("kafka://a:1", properties=path)
+
+
 def test_a_password_is_never_printed():
     settings = parse("kafka://a:1?sasl.username=me&sasl.password=hunter2&ssl.key.password=hunter3")
     assert "hunter" not in settings.url

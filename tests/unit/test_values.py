@@ -659,6 +659,7 @@ ORDER = make_codec().encode(Order("o", [Line("a", Decimal(1))]))
 UNREADABLE = [
     (renamed(ORDER, '"Line"', '"Row"'), "type 'Row' is not known to the app.*app.types\\(Row=NewClass\\)"),
     (renamed(ORDER, '"Line"', '"Row"'), "at \\$.lines\\[0\\]"),
+    (renamed(ORDER, '"sku"', f'"{"x" * 99}"'), f"Line was stored with the field '{'x' * 40}…', which the class"),
     (renamed(ORDER, '"sku"', '"stock"'), "Line was stored with the field 'stock', which the class no longer has"),
     (renamed(ORDER, '"sku":"a",', ""), "Line was stored without the field 'sku', which has no default"),
     (renamed(ORDER, '"RED"', '"GREEN"'), "Color has no member 'GREEN' any more"),

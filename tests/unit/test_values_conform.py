@@ -358,6 +358,12 @@ def test_bytes_that_are_no_value_are_refused(codec, data, type_):
         codec.conform(data, type_)
 
 
+@pytest.mark.parametrize(("type_", "what"), [(int, "int"), (datetime, "datetime")])
+def test_a_lone_surrogate_is_refused_where_a_text_is_read(codec, type_, what):
+    with pytest.raises(Refused, match=f"expected {what}.*, got str"):
+        codec.conform(codec.encode("\ud83d"), type_)
+
+
 def test_a_value_over_the_limit_is_refused_by_that_name():
     codec = ValueCodec(value_bytes_max=50)
     for type_ in (object, str):

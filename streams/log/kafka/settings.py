@@ -132,6 +132,8 @@ def is_secret(name: str) -> bool:
 
 def _split(url: str) -> tuple[str, str]:
     """Broker addresses and query. The URL itself stays out of every message: it may carry a password."""
+    if any("\ud800" <= char <= "\udfff" for char in url):  # how Python shows bytes of a command line that are no text
+        raise UsageError("no address of a Kafka log: it holds bytes that are no UTF-8")
     address, _, query = url.removeprefix("kafka://").partition("?")
     servers = []
     for server in address.rstrip("/").split(","):
@@ -157,6 +159,8 @@ def _of_file(path: str) -> dict[str, str]:
         text = Path(path).read_text("utf-8")
     except OSError as error:
         raise UsageError(f"the properties file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # bytes that are no UTF-8, or a path with a zero byte
+        raise UsageError(f"the properties file {path!r} cannot be read: its path or content is no text") from error
     found = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(("#", "!")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -43,9 +44,12 @@ class Place:
 
 def parse_url(url: str) -> Place:
     """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with settings as a query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
     path = unquote(parts.path)[1:]
-    if parts.scheme != "sqlite" or parts.netloc or not path or not parts.path.startswith("/"):
+    if parts.scheme != "sqlite" or parts.netloc or not path or not parts.path.startswith("/") or "\0" in path:
         raise UsageError(
             f"{shown(url)!r} is no address of a sqlite log: write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
@@ -56,8 +60,8 @@ def parse_url(url: str) -> Place:
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in settings:
             raise UsageError(f"unknown setting {name!r} in {shown(url)!r}: known are {', '.join(sorted(settings))}")
-        if not text.isdecimal():
-            raise UsageError(f"{name} in {shown(url)!r} must be a number of milliseconds, not {text!r}")
+        if not re.fullmatch("[0-9]{1,10}", text):
+            raise UsageError(f"{name} in {shown(url)!r} must be a number of milliseconds, not {text[:40]!r}")
         settings[name] = int(text)
     if settings["session_timeout_ms"] < SESSION_TIMEOUT_MS_MIN:
         raise UsageError(
