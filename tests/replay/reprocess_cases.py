@@ -27,6 +27,7 @@ from streams.ops.replay import (
     reprocess,
     shadow,
 )
+from streams.ops.verify import verify
 from streams.wire.origin import origin_topic
 from streams.wire.partitioner import partition_of
 from streams.wire.records import decode_command, decode_effect
@@ -126,6 +127,9 @@ async def everything_ends_as_before(lab: Lab) -> None:
     assert not [name for name in await lab.log.list_topics() if name.startswith(f"{name_of(lab)}.effects")]
     report = await shadow(lab.log, lab.app, name=name_of(lab))
     assert report.counts[Verdict.SAME] == report.runs == len(STARTS), str(report)
+    proof = await verify(lab.log, name_of(lab))
+    assert proof.divergences == ()
+    assert proof.not_compared.effects > 0
     finished = await again(lab)
     assert (finished.copied.commands, finished.copied.held) == (0, 0)
 

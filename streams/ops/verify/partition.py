@@ -253,7 +253,7 @@ def _outcome(passes: Iterable[Pass], base: Outcome) -> Outcome:
             folds.cut.of(share),
             folds.unknown.of(share),
             checks.unmatched.of(share),
-            sum(join.gone.of(share) for join in joins),
+            sum(join.gone.of(share) for join in joins) + work.unpublished.of(share),
         )
         found = found._replace(
             findings=[*found.findings, folds.findings],

@@ -33,6 +33,7 @@ class Pass:
         self.effects = effects
         self.commands = commands
         self.events = Counts()
+        self.unpublished = Counts()
         self._owners = owners
 
     def split(self) -> Share | None:
@@ -129,6 +130,9 @@ class Pass:
         run = self.folds.state_of(key)
         if join is not None:
             join.emitted(key, record, event, body, run)
+            return
+        if not self.folds.place.publishes:
+            self.unpublished.by_bucket[bucket_of(key)] += 1
             return
         text = f"the topic {self.folds.place.topics.effect(body.effect)} of its effect does not exist"
         self.folds.findings.add(key, self.folds.place.event("effect.lost", record, event, text, run=run))

@@ -32,6 +32,8 @@ class Place(NamedTuple):
     topics: Topics
     number: int
     partitions: int
+    publishes: bool = True
+    """Whether effects leave; those of a copy that `streams replay reprocess` has made may not."""
 
     def is_home(self, key: bytes) -> bool:
         """Whether a run with this key belongs here."""

@@ -99,10 +99,11 @@ class Divergence(NamedTuple):
 
 
 class NotCompared(NamedTuple):
-    """What could not be proven, because the other side of it was deleted by retention.
+    """What could not be proven, because there is no other side of it, in most cases since retention deleted it.
 
     `runs`: their first events are gone; `runs_unknown`: those of them that have no checkpoint either; `checkpoints`:
-    their events are gone; `effects`: messages or events that are gone; `commands`: outcomes of commands that are gone.
+    their events are gone; `effects`: messages or events that are gone, or an app that publishes none because it is a
+    copy; `commands`: outcomes of commands that are gone.
     """
 
     runs: int = 0

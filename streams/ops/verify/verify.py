@@ -13,6 +13,7 @@ from streams.ops.verify.findings import LISTED_MAX, Findings
 from streams.ops.verify.partition import Outcome, PartitionCheck
 from streams.ops.verify.place import Place
 from streams.ops.verify.report import NotCompared, Progress, Report
+from streams.runtime.origin import read_origin
 from streams.wire.topics import Topics, topics_of
 
 __all__ = ["MEMORY_BYTES_MAX", "verify"]
@@ -38,6 +39,8 @@ async def verify(
     """
     began = time.perf_counter()
     topics, existing = await _topics(log, app_name, effects)
+    origin = await read_origin(log, app_name)
+    publishes = origin is None or origin.publishes
     count = existing[topics.events].partitions
     numbers = _numbers(partitions, count)
     topic_id = existing[topics.commands].id if topics.commands in existing else ""
@@ -45,7 +48,8 @@ async def verify(
     meter = _Meter(progress, ends)
     outcomes = []
     for number, end in zip(numbers, ends, strict=True):
-        check = PartitionCheck(log, Place(topics, number, count), end, topic_id, memory_bytes_max, meter)
+        place = Place(topics, number, count, publishes)
+        check = PartitionCheck(log, place, end, topic_id, memory_bytes_max, meter)
         outcomes.append(await check.run())
     report = _sum(Report(app_name, tuple(numbers)), outcomes)
     return report._replace(seconds=time.perf_counter() - began)
