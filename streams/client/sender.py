@@ -74,10 +74,11 @@ class Sender:
         count = await self.partitions()
         places = [partition_of(draft.run_id.encode(), count) for draft in drafts]
         ends = {place: await self._end(place) for place in sorted(set(places))}
-        headers = headers_of("command")
         offsets = await self._log.append(
             [
-                NewRecord(self._topics.commands, place, draft.run_id.encode(), draft.data, headers)
+                NewRecord(
+                    self._topics.commands, place, draft.run_id.encode(), draft.data, headers_of("command", draft.data)
+                )
                 for draft, place in zip(drafts, places, strict=True)
             ]
         )

@@ -79,7 +79,7 @@ def _record(topics: Topics, partition: int, topic_id: str, letter: DeadLetter) -
         command = decode_command(letter.key, letter.value, default_id=default_id, offset=letter.offset)
         if command.command_id == default_id and not isinstance(command.request, Unsupported):
             value = encode_command(command.request, command_id=default_id, operator=command.operator)
-            headers = headers_of("command")
+            headers = headers_of("command", value)
     except CommandUnreadable:
         pass  # it was read when it came; whoever takes it now says what is wrong with it
     mark = (SENT_BACK, str(letter.offset).encode())

@@ -75,12 +75,13 @@ def effect_record(topics: Topics, partition: int, run: Run, event: Event, body: 
         version=run.version,
         op=body.op,
     )
+    data = encode_effect(message)
     headers = (
-        *headers_of("effect"),
+        *headers_of("effect", data),
         (IDEMPOTENCY_KEY, body.key.encode()),
         (EFFECT_ID, message.effect_id.encode()),
     )
-    return NewRecord(topics.effect(body.effect), partition, event.run_id.encode(), encode_effect(message), headers)
+    return NewRecord(topics.effect(body.effect), partition, event.run_id.encode(), data, headers)
 
 
 def dead_letter_of(record: Record, reason: str, now: int, code: str = "") -> DeadLetter:
@@ -101,7 +102,8 @@ def dead_letter_of(record: Record, reason: str, now: int, code: str = "") -> Dea
 def letter_record(topics: Topics, letter: DeadLetter) -> NewRecord:
     """A dead letter as a record. A foreign key may be of any size; the letter inside keeps more of it."""
     key = None if letter.key is None else letter.key[:ID_BYTES_MAX]
-    return NewRecord(topics.dead_letters, letter.partition, key, encode_dead_letter(letter), headers_of("dead_letter"))
+    data = encode_dead_letter(letter)
+    return NewRecord(topics.dead_letters, letter.partition, key, data, headers_of("dead_letter", data))
 
 
 def rejection_record(topics: Topics, letter: DeadLetter, epoch: int) -> NewRecord:

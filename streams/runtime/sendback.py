@@ -95,4 +95,4 @@ def _retry(topic: str, partition: int, run: Run) -> list[NewRecord]:
     if parked:
         return []
     value = encode_command(Retry(), command_id=f"{run.identity}/{run.seq}/repaired"[-900:], operator=operator)
-    return [NewRecord(topic, partition, run.run_id.encode(), value, headers_of("command"))]
+    return [NewRecord(topic, partition, run.run_id.encode(), value, headers_of("command", value))]

@@ -95,7 +95,7 @@ def canonical_checkpoint(data: bytes) -> tuple[str, bytes]:
 
     What has the newest schema is not decoded, for it is compared with bytes of that schema. Raises WireError.
     """
-    prefix = _codec.newest.prefix
+    prefix = _codec.written.prefix
     if not data.startswith(prefix):
         state = decode_checkpoint(data)
         return checkpoint_id(state), encode_checkpoint(state)

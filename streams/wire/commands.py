@@ -25,7 +25,10 @@ def _later(type_: str) -> Callable[..., Request]:
 
 
 _LATER = {name: _later(name.lower()) for name in ("Update", "Fork", "Migrate", "Rewind")}
-_codec = RecordCodec("command", Model({**{cls.__name__: cls for cls in (*COMMAND_TYPES, Change)}, **_LATER}))
+_model = Model({**{cls.__name__: cls for cls in (*COMMAND_TYPES, Change)}, **_LATER})
+_codec = RecordCodec("command", _model)
+_first_codec = RecordCodec("command", _model, version=1)
+"""What every release reads: a client that is upgraded before the workers sends nothing that they do not know."""
 
 
 def encode_command(request: Request, *, command_id: str | None, operator: str = "") -> bytes:
@@ -37,7 +40,8 @@ def encode_command(request: Request, *, command_id: str | None, operator: str = 
         raise CommandUnreadable("COMMAND_INVALID", f"this release cannot send the command {request.type!r}")
     check_header(command_id, operator)
     check_request(request)
-    return _codec.encode((command_id, operator, request))
+    codec = _codec if isinstance(request, cmd.Repair) else _first_codec
+    return codec.encode((command_id, operator, request))
 
 
 def decode_command(key: bytes | None, value: bytes | None, *, default_id: str, offset: int) -> Command:

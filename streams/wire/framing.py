@@ -1,4 +1,4 @@
-"""One kind of record: writes its newest version in Avro's single-object encoding and reads every version."""
+"""One kind of record: writes one version of it in Avro's single-object encoding, and reads every version."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ __all__ = ["RecordCodec"]
 class RecordCodec:
     """`model` says which classes stand for the schema's records; the outermost one is a tuple without an entry."""
 
-    def __init__(self, name: str, model: Model, registry: Registry | None = None) -> None:
+    def __init__(
+        self, name: str, model: Model, registry: Registry | None = None, *, version: int | None = None
+    ) -> None:
         self._name = name
         self._model = model
         self._registry = packed_schemas() if registry is None else registry
-        self.newest = self._registry.newest(name)
-        check_classes(self.newest.definition, model)
+        self.written = self._registry.newest(name) if version is None else self._registry.titled(f"{name}-{version}")
+        check_classes(self.written.definition, model)
         self._readers: dict[bytes, Read] = {}
 
     @cached_property
     def _write(self) -> Callable[[Any], bytes]:
         """Compiled when it is first needed, as the readers are: that takes up to 10 ms, and few programs need all."""
-        return compile_writer(self.newest.definition, self.newest.prefix, self._model)
+        return compile_writer(self.written.definition, self.written.prefix, self._model)
 
     def encode(self, value: Any) -> bytes:
         write = self._write
         try:
             return write(value)
         except FAULTS:
-            wrong = find_wrong_field(self.newest.definition, value, self._model)
+            wrong = find_wrong_field(self.written.definition, value, self._model)
         where = f"its field {wrong.path}" if wrong.path else "its outermost form"
         raise WireError(
-            f"a record {self._name} cannot be written: {where} does not take {wrong.kind} (schema {self.newest.title})"
+            f"a record {self._name} cannot be written: {where} does not take {wrong.kind} (schema {self.written.title})"
         ) from None  # the errors before it hold the payload
 
     def decode(self, data: bytes) -> Any:

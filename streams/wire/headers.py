@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from streams.wire.schemas import packed_schemas
+from streams.wire.schemas import PREFIX_BYTES, packed_schemas
 
 __all__ = [
     "CONTENT_TYPE",
@@ -29,10 +29,14 @@ SENT_BACK = "streams-sent-back"
 _AVRO = b"application/vnd.apache.avro.single-object"
 
 
+def headers_of(name: str, data: bytes) -> Headers:
+    """The headers that tell a reader in another language how this record `name` is encoded, and by which schema."""
+    return _headers_of(name, data[:PREFIX_BYTES])
+
+
 @cache
-def headers_of(name: str) -> Headers:
-    """The headers that tell a reader in another language how a record of this name is encoded, and by which schema."""
-    return ((CONTENT_TYPE, _AVRO), (SCHEMA, packed_schemas().newest(name).title.encode()))
+def _headers_of(name: str, prefix: bytes) -> Headers:
+    return ((CONTENT_TYPE, _AVRO), (SCHEMA, packed_schemas().of(prefix, name).title.encode()))
 
 
 def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:

@@ -47,6 +47,7 @@ class Registry:
 
     def __init__(self, schemas: Iterable[Schema]) -> None:
         self._by_prefix: dict[bytes, Schema] = {}
+        self._by_title: dict[str, Schema] = {}
         self._newest: dict[str, Schema] = {}
         for schema in sorted(schemas):
             if same := self._by_prefix.get(schema.prefix):
@@ -55,7 +56,12 @@ class Registry:
                     "them apart; defaults, docs and logical types do not count: change a name or a type"
                 )
             self._by_prefix[schema.prefix] = schema
+            self._by_title[schema.title] = schema
             self._newest[schema.name] = schema
+
+    def titled(self, title: str) -> Schema:
+        """The schema of this name and version, as its file is called."""
+        return self._by_title[title]
 
     def newest(self, name: str) -> Schema:
         """The version that this release writes."""

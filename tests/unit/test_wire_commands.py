@@ -95,6 +95,12 @@ def test_avro_of_a_later_release_is_known_by_name(body, type_):
     assert (command.request, command.type) == (Unsupported(type_), type_)
 
 
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_only_a_repair_needs_workers_of_this_release(request_):
+    version = 2 if isinstance(request_, Repair) else 1
+    assert encode_command(request_, command_id=None).startswith(packed_schemas().titled(f"command-{version}").prefix)
+
+
 def test_what_this_release_cannot_send_is_refused():
     with pytest.raises(CommandUnreadable, match="cannot send the command 'fork'"):
         encode_command(Unsupported("fork"), command_id=None)

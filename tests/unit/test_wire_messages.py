@@ -99,7 +99,7 @@ def test_f23_the_reason_may_quote_anything():
 
 
 def test_headers_tell_other_languages_what_they_have_before_them():
-    assert dict(headers_of("effect")) == {
+    assert dict(headers_of("effect", packed_schemas().newest("effect").prefix)) == {
         "content-type": b"application/vnd.apache.avro.single-object",
         "streams-schema": b"effect-1",
     }

@@ -39,7 +39,7 @@ IDLE_SECONDS = 30.0
 """How long nothing may get on before the rest is told as held."""
 _TIMED = (cmd.Resume, cmd.Cancel)
 """Commands that mean something only where the run stands at the time."""
-_REPAIRS = (cmd.Retry, cmd.Skip, cmd.Complete)
+_REPAIRS = (cmd.Retry, cmd.Skip, cmd.Complete, cmd.Repair)
 _JOIN_SECONDS = 90.0
 """A copy that has died leaves its group by time-out."""
 _REDO_SECONDS = 60.0
@@ -359,4 +359,4 @@ def with_id(record: Record, command: Command | None, place: str) -> tuple[bytes 
         return record.value, record.headers
     value = encode_command(command.request, command_id=place, operator=command.operator)
     kept = tuple(header for header in record.headers if header[0] not in (CONTENT_TYPE, SCHEMA))
-    return value, (*kept, *headers_of("command"))
+    return value, (*kept, *headers_of("command", value))
