@@ -183,8 +183,12 @@ FAULTS = [
         (
             Edit(
                 _TURN,
-                "return decide(engine.definitions, run, working.live, input_, env)",
-                "return decide(engine.definitions, run._replace(seen=working.hot.run.seen), working.live, input_, env)",
+                "                    return decide(engine.definitions, run, working.live, input_, env)\n",
+                "                    known, pending = working.hot.run.seen, run.seen[len(working.hot.run.seen) :]\n"
+                "                    blind = run._replace(seen=known)\n"
+                "                    decision = decide(engine.definitions, blind, working.live, input_, env)\n"
+                "                    seen = (*known, *pending, *decision.run.seen[len(known) :])\n"
+                "                    return decision._replace(run=decision.run._replace(seen=seen))\n",
             ),
         ),
     ),
