@@ -224,12 +224,6 @@ FAULTS = [
         test="tests/kernel/test_ops.py::test_f20_sleep",
     ),
     Fault(
-        "early_timer_not_armed_again",
-        "A timer that rang too early because the clock went back rings no more",
-        (Edit("streams.runtime.turn", "if op is not None and op.due is not None and op.due > self.now:", "if False:"),),
-        test="tests/runtime/test_timers.py::test_f20_a_clock_that_goes_back_between_timer_and_turn_loses_no_timer",
-    ),
-    Fault(
         "time_goes_back",
         "The time of an event is that of the worker's clock, also where the run is further on",
         (Edit(_DRAFT, "self.now = max(env.now, run.at)", "self.now = env.now"),),
