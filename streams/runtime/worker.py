@@ -86,6 +86,7 @@ class Worker:
         self._strict = strict
         self.inbox = Inbox()
         self._polled = asyncio.Event()
+        self._snapshots_wanted = 0
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._producers = 0
@@ -173,7 +174,7 @@ class Worker:
     async def _poll_loop(self) -> None:
         poller = Poller(self)
         while self._polling:
-            while len(self.inbox) > self.engine.settings.inbox_max and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
+            while self._crowded and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
                 await asyncio.sleep(0.005)
             records = await poller.poll(_POLL_SECONDS)
             if records is None:
@@ -183,22 +184,28 @@ class Worker:
             self.inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property
+    def _crowded(self) -> bool:
+        """Whether a poll has to wait for turns. Never while a turn waits for a poll: neither would come to its end."""
+        return len(self.inbox) > self.engine.settings.inbox_max and not self._snapshots_wanted
+
+    @property
     def busy(self) -> bool:
         """Whether tasks run, inputs wait for a turn, or a turn is under way."""
         return bool(self.dispatcher.running or self.inbox or self.turn_lock.locked()) and self._failure is None
 
     async def newer_snapshot(self, snapshot: GroupSnapshot) -> None:
         """Wait until a later poll has been made; after half a second go on with what there is."""
-        for _ in range(2):
-            if self.member.snapshot() is not snapshot:
-                return
-            self._polled.clear()
-            try:
-                # No wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
-                async with asyncio.timeout(_POLL_SECONDS):
+        self._snapshots_wanted += 1
+        try:
+            # No wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(2 * _POLL_SECONDS):
+                while self.member.snapshot() is snapshot:
+                    self._polled.clear()
                     await self._polled.wait()
-            except TimeoutError:
-                return
+        except TimeoutError:
+            return
+        finally:
+            self._snapshots_wanted -= 1
 
     async def _sweep_loop(self) -> None:
         while True:

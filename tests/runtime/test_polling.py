@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streams.errors import LogDamaged, LogUnavailable
+from streams.kernel.inputs import Due
+from streams.runtime.inputs import Happened
 from tests.runtime.lab import Lab, case, until
 from tests.runtime.test_ownership import app
 
@@ -46,3 +50,23 @@ async def test_a_partition_whose_next_command_is_gone_is_refused_alone_and_tried
     await running.owns(4)
     await lab.history.start("steps", "r", 1)
     assert await lab.history.result("r") == 5
+
+
+@case(app, "memory")
+@pytest.mark.parametrize("what", ["rebalance", "expire"])
+async def test_f24_a_full_inbox_keeps_no_worker_from_learning_what_has_become_of_its_group(lab: Lab, what: str):
+    """Its turns are refused until a poll has brought a new snapshot; that poll must not wait for a turn."""
+    running = await lab.worker(inbox_max=1, turn_inputs_max=1)
+    partition = running.worker.owner.partitions[0]
+    async with running.worker.turn_lock:
+        for number in range(6):
+            await lab.history.start("steps", f"r{number}", number)
+        await until(lambda: len(running.worker.inbox) > 1, "a full inbox")
+        for _ in range(5):
+            running.worker.put(Happened(partition, "nobody", Due("1")))
+        if what == "rebalance":
+            lab.log.rebalance(lab.topics.group, lab.topics.commands)
+        else:
+            lab.log.expire(lab.topics.group, lab.topics.commands, "w1")
+    for number in range(6):
+        assert await lab.history.result(f"r{number}") == number + 4

@@ -21,6 +21,7 @@ from streams.kernel.retry import judge
 from streams.testing.sim.run import simulate
 from tests.sim.planted.faults import FAULTS
 from tests.sim.planted.find import DOCUMENT, MARK, load, table, violations
+from tests.sim.planted.in_commits import KAFKAS_FENCE
 from tests.sim.planted.planting import Edit, Fault, Stale, plant, planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,12 @@ def test_every_fault_is_found_and_most_of_them_by_the_simulator():
 def test_the_list_in_the_docs_is_this_list():
     _, _, found = DOCUMENT.read_text("utf-8").partition(MARK)
     assert found.strip() == table(KNOWN).strip(), f"write it anew: {FIND}"
+
+
+def test_a_fence_that_knows_no_owners_is_enough():
+    """No fault: the engine must not lean on what the memory log checks beyond a broker."""
+    fence = Fault("kafkas_fence", "Only member and generation are compared, as on Kafka", (KAFKAS_FENCE,))
+    assert [(seed, found) for seed in range(1, 21) if (found := violations(fence, seed))] == []
 
 
 # -- planting ----------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ class MemoryMember:
         self._holding.owner()
         changes = self._store.news.number(self._group)
         if changes == self._followed:
+            self._holding.refresh()  # each poll has a snapshot of its own
             return False
         moved_on = self._renew()
         changed = await self._holding.follow(self._group.view())

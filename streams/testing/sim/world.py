@@ -195,10 +195,11 @@ class World:
         )
 
     async def _at_rest(self) -> bool:
-        served = {n: p for process in self.processes for n, p in process.worker.owner.partitions.items() if p.running}
-        for number in range(self.partitions):
-            end = (await self.broker.span(self.topics.commands, number)).end
-            if number not in served or served[number].applied < end:
+        served = [p for process in self.processes for p in process.worker.owner.partitions.values() if p.running]
+        if sorted(partition.number for partition in served) != list(range(self.partitions)):
+            return False  # or one that has not yet learned of its loss serves it too
+        for partition in served:
+            if partition.applied < (await self.broker.span(self.topics.commands, partition.number)).end:
                 return False
         return not any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.planted.planting import Edit, Fault
 
-__all__ = ["FAULTS"]
+__all__ = ["FAULTS", "KAFKAS_FENCE"]
 
 _TURN, _TURNS, _WORKER = "streams.runtime.turn", "streams.runtime.turns", "streams.runtime.worker"
 _PRODUCER, _GROUP = "streams.log.memory.producer", "streams.log.memory.group"
@@ -13,7 +13,15 @@ _UNCHECKED = Edit(_PRODUCER, "        check_commit(snapshot, records, offsets)\n
 _NO_FENCE = Edit(_PRODUCER, "group.check(snapshot, offsets)", "offsets and group.check(snapshot, offsets)")
 _COMMIT = "task = asyncio.ensure_future(self.producer.commit(snapshot, turn.records, turn.offsets()))"
 
-_HANDOVER = "tests/kafka/test_handover.py"
+
+KAFKAS_FENCE = Edit(
+    _GROUP,
+    "        for partition in offsets:\n",
+    "        if member not in self._members:\n"
+    '            raise CommitAborted("the group does not know this member")\n'
+    "        for partition in ():\n",
+)
+"""A broker compares member and generation, and not who owns what (KIP-447). The memory log does both."""
 
 FAULTS = [
     Fault(
@@ -51,17 +59,17 @@ FAULTS = [
         ),
     ),
     Fault(
-        "stale_snapshot_in_release",
-        "Partitions are given up with the snapshot of the last poll, which is one generation behind",
+        "fresh_snapshot_for_a_lost_partition",
+        "A turn for a lost partition goes out with a newer snapshot; a broker, which checks no owners, accepts it",
         (
             Edit(
-                "streams.runtime.owner",
-                "            offsets = await worker.commit(snapshot, turn)\n",
-                "            offsets = await worker.commit(worker.member.snapshot(), turn)\n",
+                _TURNS,
+                "            if not partition.running or owned.get(partition.number) != partition.incarnation:\n",
+                "            if owned is None:\n",
             ),
+            _UNCHECKED,
+            KAFKAS_FENCE,
         ),
-        test=f"{_HANDOVER}::test_f05_what_is_finished_is_committed_by_the_owner_that_gives_its_partitions_up",
-        kafka=True,
     ),
     Fault(
         "offsets_unchecked_on_kafka",
@@ -175,8 +183,12 @@ FAULTS = [
         (
             Edit(
                 _TURN,
-                "return decide(engine.definitions, run, working.live, input_, env)",
-                "return decide(engine.definitions, run._replace(seen=working.hot.run.seen), working.live, input_, env)",
+                "                    return decide(engine.definitions, run, working.live, input_, env)\n",
+                "                    known, pending = working.hot.run.seen, run.seen[len(working.hot.run.seen) :]\n"
+                "                    blind = run._replace(seen=known)\n"
+                "                    decision = decide(engine.definitions, blind, working.live, input_, env)\n"
+                "                    seen = (*known, *pending, *decision.run.seen[len(known) :])\n"
+                "                    return decision._replace(run=decision.run._replace(seen=seen))\n",
             ),
         ),
     ),

@@ -165,7 +165,12 @@ FAULTS = [
         "outcome_of_another_incarnation_taken",
         "Attempts go on when their partition is lost, and their outcomes wait until it comes back and count then",
         (
-            Edit(_OWNER, "        worker.dispatcher.abandon({partition.number})\n", ""),
+            Edit(
+                _OWNER,
+                "        worker.dispatcher.abandon({partition.number})\n",
+                "        for key in [key for key in worker.dispatcher._promised if key[0] == partition.number]:\n"
+                "            worker.dispatcher._take_back(key)\n",
+            ),
             Edit(
                 "streams.runtime.worker",
                 "        self.inbox.put([item])\n",
@@ -176,7 +181,8 @@ FAULTS = [
             Edit(
                 "streams.runtime.inbox",
                 "            if not partition.running or owned.get(partition.number) != partition.incarnation:\n",
-                '            if partition.state.value == "restoring":\n'
+                '            outcome = type(getattr(item, "input", None)).__name__ == "Outcome"\n'
+                '            if outcome and partition.state.value == "restoring":\n'
                 "                self._held.append(item)\n"
                 "            elif not partition.running or owned.get(partition.number) != partition.incarnation:\n",
             ),
