@@ -279,6 +279,8 @@ class World:
             self._log.expire(topics.group, topics.commands, victim)
             self._begin_worker()
         elif position.point == HANDOVER:
-            self._worker.stop()
+            worker = self._worker
+            worker.stop()
             await asyncio.wait([self._serving])
-            self._begin_worker()
+            if self._worker is worker:  # one that is stopped may be struck again before it has ended
+                self._begin_worker()
