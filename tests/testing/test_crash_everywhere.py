@@ -55,6 +55,9 @@ def test_a_worker_that_is_stopped_hands_over_what_runs() -> None:
     report = run_good("order", settings=settings, only=[f"handover:{number}" for number in range(1, 7)])
     assert report.ok, str(report)
     assert len(report.positions) == 6
+    three = WorkerSettings(partitions=3, sweep_seconds=1e8, stop_seconds=0.3, drain_seconds=0.2)
+    several = run_good("several", settings=three, only=["handover:1", "handover:2"])
+    assert several.ok, str(several)
     again = run_good("fan", settings=tight(), only=["handover:1+handover:3", "handover:1+turn.adopted:3"])
     assert again.ok, str(again)
     assert "handover:1" in run_good("helped").positions
