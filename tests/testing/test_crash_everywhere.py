@@ -14,6 +14,7 @@ from streams.log.memory.producer import MemoryProducer
 from streams.runtime import crash as points
 from streams.runtime import restore
 from streams.runtime.owner import Owner
+from streams.runtime.settings import WorkerSettings
 from streams.testing import CrashTestFailed, Report, Scenario, crash_everywhere
 from tests.testing import faulty_apps as faulty
 from tests.testing import good_apps as good
@@ -26,6 +27,20 @@ def run_good(name: str, **options: Any) -> Report:
     return crash_everywhere(good.app, good.SCENARIOS[name], **options)
 
 
+def tight() -> WorkerSettings:
+    """Limits so small that everything waits for something."""
+    return WorkerSettings(
+        partitions=1,
+        sweep_seconds=1e8,
+        loop_slots=1,
+        thread_slots=1,
+        live_runs_max=1,
+        checkpoint_bytes_min=1,
+        turn_inputs_max=1,
+        stop_seconds=0.1,
+    )
+
+
 @pytest.mark.parametrize("name", good.SCENARIOS)
 def test_no_crash_changes_a_good_app(name: str) -> None:
     report = run_good(name, points_max=120)
@@ -36,12 +51,15 @@ def test_no_crash_changes_a_good_app(name: str) -> None:
 
 def test_a_worker_that_is_stopped_hands_over_what_runs() -> None:
     """Those that run for longer than a stop waits are handed back, and begun anew without using up an attempt."""
-    from streams.runtime.settings import WorkerSettings
-
     settings = WorkerSettings(partitions=1, sweep_seconds=1e8, stop_seconds=0.1)
     report = run_good("order", settings=settings, only=[f"handover:{number}" for number in range(1, 7)])
     assert report.ok, str(report)
     assert len(report.positions) == 6
+    three = WorkerSettings(partitions=3, sweep_seconds=1e8, stop_seconds=0.3, drain_seconds=0.2)
+    several = run_good("several", settings=three, only=["handover:1", "handover:2"])
+    assert several.ok, str(several)
+    again = run_good("fan", settings=tight(), only=["handover:1+handover:3", "handover:1+turn.adopted:3"])
+    assert again.ok, str(again)
     assert "handover:1" in run_good("helped").positions
     assert not any(position.startswith("handover") for position in run_good("helped", handovers=False).positions)
 
@@ -172,8 +190,6 @@ def test_the_same_seed_gives_the_same_report() -> None:
 
 
 def test_several_partitions_and_small_limits() -> None:
-    from streams.runtime.settings import WorkerSettings
-
     settings = WorkerSettings(partitions=3, loop_slots=1, thread_slots=1, live_runs_max=1, checkpoint_bytes_min=1)
     report = run_good("several", settings=settings, points_max=40)
     assert report.ok, str(report)

@@ -272,13 +272,16 @@ class World:
 
     async def _take_over(self, position: Position, victim: str) -> None:
         """Note how things stand, and let another worker take the place of one that is dead, or is stopped for it."""
-        calls, topics = len(self.calls), self.client.topics
         await self.eyes.catch_up()
-        self._strikes.append(Struck(position, calls, self.eyes.settled(), self.eyes.last))
+        # Both at one instant: a worker that lives goes on meanwhile.
+        self._strikes.append(Struck(position, len(self.calls), self.eyes.settled(), self.eyes.last))
+        topics = self.client.topics
         if position.kills:
             self._log.expire(topics.group, topics.commands, victim)
             self._begin_worker()
         elif position.point == HANDOVER:
-            self._worker.stop()
+            worker = self._worker
+            worker.stop()
             await asyncio.wait([self._serving])
-            self._begin_worker()
+            if self._worker is worker:  # one that is stopped may be struck again before it has ended
+                self._begin_worker()
