@@ -286,7 +286,7 @@ FAULTS = [
     Fault(
         "no_checkpoint_at_the_end",
         "A run that ends with few events gets no checkpoint",
-        (Edit(_TURN, "if is_terminal(working.run) or grown >= enough:", "if grown >= enough:"),),
+        (Edit(_TURN, "if is_terminal(working.run) or grown >= enough or", "if grown >= enough or"),),
     ),
     Fault(
         "next_turn_sees_what_is_not_adopted",

@@ -6,7 +6,7 @@ from tests.sim.planted.planting import Edit, Fault
 
 __all__ = ["FAULTS"]
 
-_OWNER, _RESTORE = "streams.runtime.owner", "streams.runtime.restore"
+_OWNER, _RESTORE, _RECOVER = "streams.runtime.owner", "streams.runtime.restore", "streams.runtime.recover"
 _CLAIM = "            turn.stamp(await worker.commit(snapshot, turn))\n"
 
 FAULTS = [
@@ -120,27 +120,27 @@ FAULTS = [
     Fault(
         "back_off_not_restored",
         "A task that waits for its next attempt is forgotten by a new owner",
-        (Edit(_OWNER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.WAITING"),),
+        (Edit(_RECOVER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.WAITING"),),
     ),
     Fault(
         "queued_tasks_not_restored",
         "A task that waits for a slot is forgotten by a new owner",
-        (Edit(_OWNER, "            if op.phase is OpPhase.QUEUED:\n", "            if op.phase is None:\n"),),
+        (Edit(_RECOVER, "        if op.phase is OpPhase.QUEUED:\n", "        if op.phase is None:\n"),),
     ),
     Fault(
         "timers_not_restored",
         "A timer is forgotten by a new owner",
-        (Edit(_OWNER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.BACKOFF"),),
+        (Edit(_RECOVER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.BACKOFF"),),
     ),
     Fault(
         "timer_begun_anew_at_restore",
         "A new owner lets a timer wait for its whole length again",
         (
             Edit(
-                _OWNER,
-                "                worker.timers.add(op.due, partition, run.run_id, op.id)\n",
-                "                due = worker.engine.clock.now_us() + op.due - op.since\n"
-                "                worker.timers.add(due, partition, run.run_id, op.id)\n",
+                _RECOVER,
+                "        worker.timers.add(due, partition, run.run_id, op)\n",
+                "        late = worker.engine.clock.now_us() - run.ops[op].since if due else 0\n"
+                "        worker.timers.add(due + late, partition, run.run_id, op)\n",
             ),
         ),
     ),
@@ -149,17 +149,17 @@ FAULTS = [
         "A new owner runs an attempt of the old one again, under the same number",
         (
             Edit(
-                _OWNER,
-                "            worker.put(Happened(partition, run.run_id, Recover()))\n",
-                "            for op in run.ops.values():\n"
-                "                worker.dispatcher.start(partition, run.run_id, op.id, op.attempt)\n",
+                _RECOVER,
+                "        worker.put(Happened(partition, run.run_id, Recover()))\n",
+                "        for op in run.ops.values():\n"
+                "            worker.dispatcher.start(partition, run.run_id, op.id, op.attempt)\n",
             ),
         ),
     ),
     Fault(
         "nothing_recovered",
         "A new owner leaves alone what was running",
-        (Edit(_OWNER, "            worker.put(Happened(partition, run.run_id, Recover()))\n", "            pass\n"),),
+        (Edit(_RECOVER, "        worker.put(Happened(partition, run.run_id, Recover()))\n", "        pass\n"),),
     ),
     Fault(
         "outcome_of_another_incarnation_taken",
@@ -229,8 +229,8 @@ FAULTS = [
                 _RESTORE,
                 "        partition.runs.pop(event.run_id, None)\n"
                 "        damaged.pop(event.run_id, None)\n"
-                "        return shown\n",
-                "        return shown\n",
+                "        return shown._replace(expired=True)\n",
+                "        return shown._replace(expired=True)\n",
             ),
         ),
         test="tests/runtime/test_expiry.py::test_f15_expired_runs_do_not_come_back_where_all_events_are_read_again",

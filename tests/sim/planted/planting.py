@@ -141,6 +141,7 @@ def _equal(one: object, other: object) -> bool:
 
 def _functions(module: ModuleType) -> list[FunctionType]:
     """Every function of the module that is alive, also those that decorators have wrapped."""
+    gc.unfreeze()  # a worker of another test has frozen them, and they would not be among the objects
     return [
         thing
         for thing in gc.get_objects()
