@@ -92,6 +92,8 @@ def _check_slots(world: Judged) -> Iterator[str]:
     running: Counter[str] = Counter()
     told: set[str] = set()
     for call in world.outside.calls:
+        if call.what == "double":
+            continue  # a plain function, which takes a slot of another pool
         running[call.worker] += -1 if call.ended else 1
         if running[call.worker] > most and call.worker not in told:
             told.add(call.worker)
