@@ -116,9 +116,7 @@ def _print(report: Report, url: str) -> None:
         note(f"and {rest} more; streams verify --app {report.app} --log {url} --report FILE writes them down")
     out.print(_counts(report), soft_wrap=True)
     if gaps := _gaps(report.not_compared):
-        out.print(
-            plain(f"not compared, because retention has deleted the other side: {gaps}", "yellow"), soft_wrap=True
-        )
+        out.print(plain(f"not compared, because the other side is gone: {gaps}", "yellow"), soft_wrap=True)
     if report.damaged:
         out.print(plain(f"{_many(report.damaged, 'damaged run')} that an operator has ended or repaired", "dim"))
     if report.good:

@@ -26,6 +26,9 @@ _APART = frozenset({ev.RunCancelled, ev.RunExpired, ev.RunRepaired})
 _DEALT_WITH = DAMAGE | {"checkpoint.unreadable", "checkpoint.damaged"}
 """What an operator's end or repair of a run settles, and its expiry."""
 
+_REBUILT = frozenset({"checkpoint.unreadable", "checkpoint.schema", "checkpoint.key"})
+"""What is found of a checkpoint by itself, before it is compared."""
+
 
 class Live:
     """A run that has not ended. `state` is FOLDING, or why its events are passed over."""
@@ -286,6 +289,11 @@ class Folds:
     def _deal_with(self, key: bytes, bucket: int) -> None:
         if self.findings.drop(key, _DEALT_WITH):
             self.damaged.by_bucket[bucket] += 1
+
+    def rebuilt(self, key: bytes, bucket: int) -> None:
+        """A rebuild has written the next checkpoint of the run: those before it are read by nobody any more."""
+        self.findings.drop(key, _REBUILT)
+        self.checkpoints.forget(key, bucket)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
