@@ -75,7 +75,14 @@ def _rewind(args: argparse.Namespace) -> int:
     async def work() -> int:
         async with connect(args) as client:
             with reading() as report:
-                plan = await plan_rewind(client.log, client.topics.app, goal, partition=args.partition, progress=report)
+                plan = await plan_rewind(
+                    client.log,
+                    client.topics.app,
+                    goal,
+                    partition=args.partition,
+                    dry_run=args.dry_run,
+                    progress=report,
+                )
             if not args.dry_run:
                 await rewind(client.log, plan)
         if getattr(args, "json", False):
