@@ -56,6 +56,8 @@ class Folds:
         self.findings = Findings()
         self.checkpoints = Checkpoints(place, self.findings)
         self.runs, self.damaged, self.cut, self.unknown = Counts(), Counts(), Counts(), Counts()
+        self.dealt_with: set[bytes] = set()
+        """Runs that were damaged, and that an operator has ended or repaired."""
         self._trimmed = trimmed
         self._tail = tail
         self._live: dict[bytes, Live] = {}
@@ -282,6 +284,7 @@ class Folds:
         seq = event.seq or 0
         self.findings.drop(key, _DEALT_WITH)
         self.damaged.by_bucket[bucket] += 1
+        self.dealt_with.add(key)
         self.checkpoints.leave_out(key, seq)
         self._bytes -= self._live.pop(key).bytes
         self._set_end(key, seq, matched=True)
@@ -289,6 +292,7 @@ class Folds:
     def _deal_with(self, key: bytes, bucket: int) -> None:
         if self.findings.drop(key, _DEALT_WITH):
             self.damaged.by_bucket[bucket] += 1
+            self.dealt_with.add(key)
 
     def rebuilt(self, key: bytes, bucket: int) -> None:
         """A rebuild has written the next checkpoint of the run: those before it are read by nobody any more."""
