@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from streams.cli.logs import connect
-from streams.cli.parser import Verbs, run_id, whole_number
+from streams.cli.parser import Verbs, new_file, run_id, whole_number
 from streams.cli.terminal import note
 from streams.cli.verify import reading
 from streams.errors import UnknownRun
@@ -42,7 +42,9 @@ def add(verbs: Verbs) -> None:
         default="jsonl",
         help="jsonl: one event a line, as history --json; rows: one flat object of typed columns a line",
     )
-    parser.add_argument("--out", metavar="FILE", default="-", help="where to (default: -, the standard output)")
+    parser.add_argument(
+        "--out", type=new_file, metavar="FILE", default="-", help="where to (default: -, the standard output)"
+    )
     parser.add_argument("--since", metavar="T", type=_time, help="events from then on: ISO 8601, UTC unless it says")
     parser.add_argument("--until", metavar="T", type=_time, help="events before this time")
     parser.add_argument(

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from streams.errors import UsageError
@@ -19,6 +20,7 @@ __all__ = [
     "attribute",
     "json_value",
     "log_url",
+    "new_file",
     "no_constant",
     "run_id",
     "seconds",
@@ -193,6 +195,15 @@ def seconds(text: str) -> float:
     if not 0 <= value < 1e9:
         raise _wrong(f"{_short(text)} is no number of seconds")
     return value
+
+
+def new_file(text: str) -> str:
+    """An argument that names a file to write: refused before hours of work go into what cannot be kept."""
+    path = Path(text)
+    if text != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+        reason = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.parent}"
+        raise argparse.ArgumentTypeError(f"{text} {reason}")
+    return text
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:

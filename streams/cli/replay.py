@@ -26,6 +26,7 @@ from streams.ops.replay import Report, RewindPlan, Shadowed, Verdict, plan_rewin
 
 __all__ = ["add"]
 
+_NAMES_MAX = 10
 _STATUSES = [status.value for status in Status]
 _VERB = "read the log once more: to move the group back, or to try new code on what has happened"
 _STYLES = {Verdict.DIFFERS: "yellow", Verdict.WOULD_BLOCK: "red", Verdict.NOT_COMPARABLE: "dim"}
@@ -75,7 +76,14 @@ def _rewind(args: argparse.Namespace) -> int:
     async def work() -> int:
         async with connect(args) as client:
             with reading() as report:
-                plan = await plan_rewind(client.log, client.topics.app, goal, partition=args.partition, progress=report)
+                plan = await plan_rewind(
+                    client.log,
+                    client.topics.app,
+                    goal,
+                    partition=args.partition,
+                    dry_run=args.dry_run,
+                    progress=report,
+                )
             if not args.dry_run:
                 await rewind(client.log, plan)
         if getattr(args, "json", False):
@@ -114,6 +122,7 @@ def _tell_rewind(plan: RewindPlan, *, dry_run: bool) -> None:
 def _shadow(args: argparse.Namespace) -> int:
     app = load_app(args.target)
     since = None if args.since is None else _moment(read_time(args.since, SystemClock().now_us()))
+    missed = set(args.run)
 
     async def work() -> Report:
         async with existing(args) as log:
@@ -122,6 +131,7 @@ def _shadow(args: argparse.Namespace) -> int:
                 progress = stack.enter_context(reading())
 
                 def keep(found: Shadowed) -> None:
+                    missed.discard(found.run_id)
                     if lines is not None:
                         lines.write(json.dumps(found.plain(), ensure_ascii=False, default=str) + "\n")
 
@@ -142,7 +152,13 @@ def _shadow(args: argparse.Namespace) -> int:
         print_json(report.plain())
     else:
         _tell_shadow(report)
-    return 0 if report.same else 1
+    if missed:
+        note(f"not compared, for no such run began here in that time, or it is in another status: {_names(missed)}")
+    return 0 if report.same and not missed else 1
+
+
+def _names(runs: set[str]) -> str:
+    return f"{', '.join(sorted(runs)[:_NAMES_MAX])}{' and more' if len(runs) > _NAMES_MAX else ''}"
 
 
 def _file(path: str) -> Any:

@@ -17,7 +17,7 @@ from rich.text import Text
 from streams.authoring.app import App
 from streams.cli.loader import load_app, rename
 from streams.cli.logs import connect
-from streams.cli.parser import Verbs, log_url, whole_number
+from streams.cli.parser import Verbs, log_url, new_file, whole_number
 from streams.cli.render import facts
 from streams.cli.terminal import console, note, plain, print_json
 from streams.ops.verify import MEMORY_BYTES_MAX, Divergence, NotCompared, Report, verify
@@ -50,7 +50,9 @@ def add(verbs: Verbs) -> None:
         default=default,
         help=f"what the states of a pass may take; with more, some runs get a pass of their own (default: {default})",
     )
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write all of it as JSON into this file as well")
+    parser.add_argument(
+        "--report", metavar="FILE", type=new_file, help="write all of it as JSON into this file as well"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -59,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
         args.app = app.name
     report = asyncio.run(_verify(args, app))
     if args.report is not None:
-        _write(args.report, report)
+        _write(Path(args.report), report)
     if getattr(args, "json", False):
         print_json(report.plain())
     else:
@@ -116,9 +118,7 @@ def _print(report: Report, url: str) -> None:
         note(f"and {rest} more; streams verify --app {report.app} --log {url} --report FILE writes them down")
     out.print(_counts(report), soft_wrap=True)
     if gaps := _gaps(report.not_compared):
-        out.print(
-            plain(f"not compared, because retention has deleted the other side: {gaps}", "yellow"), soft_wrap=True
-        )
+        out.print(plain(f"not compared, because the other side is gone: {gaps}", "yellow"), soft_wrap=True)
     if report.damaged:
         out.print(plain(f"{_many(report.damaged, 'damaged run')} that an operator has ended or repaired", "dim"))
     if report.good:

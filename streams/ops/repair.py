@@ -66,6 +66,13 @@ class RepairPlan(NamedTuple):
         return Repair(self.identity, self.seq, changes_of(self.state), reason, parked or bool(self.risks))
 
 
+def _unknown(run_id: str, app: str) -> str:
+    return (
+        f"no run {run_id!r} has been started in app {app!r}. If `streams history {run_id}` has events of it, its "
+        f"checkpoint is gone as well: stop all workers, `streams rebuild --app {app}`, start them, and repair it then"
+    )
+
+
 async def plan_repair(
     client: Client,
     run_id: str,
@@ -81,7 +88,7 @@ async def plan_repair(
     """
     view = await client.get(run_id)
     if view is None:
-        raise UnknownRun("UNKNOWN_RUN", f"no run {run_id!r} has been started in app {client.topics.app!r}")
+        raise UnknownRun("UNKNOWN_RUN", _unknown(run_id, client.topics.app))
     if view.damage is None:
         raise Refused(
             "NOT_DAMAGED", f"run {run_id!r} is not damaged; `streams diagnose {run_id}` says what it waits for"

@@ -18,7 +18,16 @@ from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.outgoing import Stop
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.recover import recover
-from streams.runtime.restore import Found, check_tail, find_ends, owner_ids, read_lease, restore, stable_offset
+from streams.runtime.restore import (
+    Found,
+    check_tail,
+    find_ends,
+    owner_ids,
+    read_lease,
+    restore,
+    shown_without_lease,
+    stable_offset,
+)
 from streams.runtime.starting import patiently
 from streams.runtime.telling import tell
 from streams.runtime.turn import Turn
@@ -198,8 +207,6 @@ class Owner:
             found, commands = await self._claim_and_restore(partition, ends, committed, found)
             if found.epoch_seen < partition.epoch:
                 break
-            text = f"partition {number}: its leases were lost; claiming above epoch {found.epoch_seen}"
-            engine.observer.message(text)
             partition.runs.clear()
         crash.passing("acquire.restored")
         await self._open(partition, found, committed, commands)
@@ -222,7 +229,13 @@ class Owner:
         partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
-        await self._claim(partition, max(before.epoch_seen, lease.epoch if lease is not None else 0), unchanged)
+        shown = before.epoch_seen if lease is None else max(before.epoch_seen, lease.epoch)
+        if not shown:
+            shown, applied, *_ = await shown_without_lease(log, topics, number, ends)
+            partition.applied = max(partition.applied, applied)
+        if shown and (lease is None or before.epoch_seen):
+            worker.engine.observer.message(f"partition {number}: its leases were lost; claiming above epoch {shown}")
+        await self._claim(partition, shown, unchanged)
         await worker.engine.skew.check(log, partition)
         # 6: state. The claim has moved the ends of leases only.
         found = await restore(log, topics, partition, tail, ends)

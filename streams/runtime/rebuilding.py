@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from streams.errors import CommitAborted, Fenced, InDoubt, LogUnavailable, Refused, WireError
-from streams.log.port import GroupSnapshot, Headers, Log, NewRecord, Span, TopicPartition
+from streams.log.port import GroupSnapshot, Headers, Log, NewRecord, Span
 from streams.runtime import crash
 from streams.runtime.closing import close_producer, leave_group
 from streams.runtime.marks import REBUILDING, check_number, topic_id
 from streams.runtime.owner import Owner, check_applied
 from streams.runtime.partition import Partition, PartitionState
-from streams.runtime.restore import find_ends, last_lease, newer_release, owner_ids, read_range, stable_offset
+from streams.runtime.restore import find_ends, last_lease, newer_release, owner_ids, shown_without_lease, stable_offset
 from streams.runtime.starting import at_start
 from streams.runtime.topics import ensure_topics
 from streams.runtime.turn import Turn
 from streams.runtime.worker import Worker
-from streams.wire.records import Lease, decode_event, decode_lease
+from streams.wire.records import Lease, decode_lease
 from streams.wire.schemas import SchemaUnknown
 from streams.wire.topics import Topics
 
@@ -28,7 +28,6 @@ __all__ = ["Claimed", "RebuildOwner", "RebuildWorker", "Taken", "last_known", "r
 
 _REDO_MAX = 20
 _PAUSE_SECONDS = 0.2
-_LOOK_BACK = 1_000
 _JOIN_SECONDS = 60.0
 """How long to wait for all partitions: a group may need that long to notice that a worker has died."""
 
@@ -87,21 +86,6 @@ async def last_known(log: Log, topics: Topics, number: int, span: Span) -> tuple
         return None, record.headers
 
 
-async def _last_epoch(log: Log, topics: Topics, number: int, span: Span) -> int:
-    """The epoch of the last events: it grows with them, and without leases no other record has it.
-
-    Only so that the claim need not be made twice, the first time under an epoch that was another's.
-    """
-    epoch = 0
-    start = max(span.start, span.end - _LOOK_BACK)
-    async for record in read_range(log, TopicPartition(topics.events, number), start, span.end):
-        try:
-            epoch = max(epoch, decode_event(record.value or b"").epoch)
-        except WireError:
-            continue  # the fold meets it as well, and tells
-    return epoch
-
-
 class RebuildOwner(Owner):
     """Takes what the group gives, and acquires it partition by partition when it is asked to."""
 
@@ -139,7 +123,10 @@ class RebuildOwner(Owner):
         tail = None if lease is None else lease.tail
         partition.events_end = tail or 0
         claimed = Claimed(partition, ends, tail, marks, commands.start if committed is None else committed)
-        shown = await _last_epoch(log, topics, number, ends[topics.events]) if lease is None else lease.epoch
+        shown = 0 if lease is None else lease.epoch
+        if lease is None:
+            shown, applied, *_ = await shown_without_lease(log, topics, number, ends)
+            partition.applied = max(partition.applied, applied)
         await self.claim_above(claimed, shown)
         return claimed
 

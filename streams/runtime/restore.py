@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from streams.errors import LogDamaged, WireError
@@ -31,6 +32,7 @@ __all__ = [
     "read_lease",
     "read_range",
     "restore",
+    "shown_without_lease",
     "stable_offset",
 ]
 
@@ -99,6 +101,23 @@ async def last_lease(
         if record.key == str(partition).encode():
             last = record
     return None if last is None or last.value is None else last
+
+
+async def shown_without_lease(log: Log, topics: Topics, number: int, ends: Mapping[str, Span]) -> Seen:
+    """The highest epoch and the next command to apply, by older leases and all events, where the last lease is lost.
+
+    Before the claim, so that it is above the epochs of others, and says what was applied.
+    """
+    epoch = applied = 0
+    async for record in read_range(log, TopicPartition(topics.leases, number), *ends[topics.leases]):
+        with suppress(WireError):
+            epoch = max(epoch, decode_lease(record.value or b"").epoch)
+    async for record in read_range(log, TopicPartition(topics.events, number), *ends[topics.events]):
+        with suppress(WireError):  # the fold meets it as well, and tells
+            event = decode_event(record.value or b"")
+            epoch = max(epoch, event.epoch)
+            applied = max(applied, 0 if event.offset is None else event.offset + 1)
+    return Seen(epoch, applied)
 
 
 async def read_lease(

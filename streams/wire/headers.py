@@ -11,6 +11,7 @@ __all__ = [
     "CONTENT_TYPE",
     "EFFECT_ID",
     "IDEMPOTENCY_KEY",
+    "REBUILT",
     "SCHEMA",
     "SENT_BACK",
     "Headers",
@@ -26,6 +27,8 @@ IDEMPOTENCY_KEY = "streams-idempotency-key"
 EFFECT_ID = "streams-effect-id"
 SENT_BACK = "streams-sent-back"
 """On a command that was among the dead letters: its first offset. By it no command is sent back twice."""
+REBUILT = "streams-rebuilt"
+"""On a checkpoint that a rebuild has put in the place of another, or of none: what stood there before is history."""
 _AVRO = b"application/vnd.apache.avro.single-object"
 
 

@@ -92,7 +92,7 @@ async def forward_moves_are_refused(lab: Lab) -> None:
     known, number = await one_partition(lab)
     before = await offsets(lab)
     applied = known.applied[number]
-    with pytest.raises(Refused, match=rf"stands at {applied}, so {applied + 1} is ahead.*streams offsets skip"):
+    with pytest.raises(Refused, match=rf"stands at {applied}, so {applied + 1} is ahead.*Rewind only goes back"):
         await planned(lab, Goal(offset=applied + 1), partition=number)
     with pytest.raises(UsageError, match="an offset means one partition"):
         await planned(lab, Goal(offset=0))
@@ -116,6 +116,10 @@ async def workers_are_in_the_way(lab: Lab) -> None:
     assert await lab.history.result("r") == "DONE"
     with pytest.raises(LogUnavailable, match=r"has members.*w1.*stop them first"):
         await plan_rewind(lab.log, lab.topics.app, START)
+    looked = await plan_rewind(lab.log, lab.topics.app, START, dry_run=True)  # a look disturbs nobody
+    assert (looked.total.known, looked.total.new) == (1, 0)
+    with pytest.raises(LogUnavailable, match="has members"):
+        await rewind(lab.log, looked)
     await running.stop()
     plan = await planned(lab, START)
     running = await lab.worker(stop_seconds=0.2)

@@ -162,6 +162,14 @@ def test_shadow(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("orders")
+def test_shadow_is_no_proof_for_a_run_that_it_has_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = run(capsys, "shadow", "shop.py:app", "--run", "o-1", "o-9")
+    assert (code, out) == (1, "1 run compared: 1 same\n")
+    assert "not compared" in error
+    assert "o-9" in error
+
+
+@pytest.mark.usefixtures("orders")
 def test_reprocess(capsys: pytest.CaptureFixture[str]) -> None:
     call = ("reprocess", "shop.py:app", "--as", "again", "--tasks", "run", "--idle", "0.2")
     code, out, err = run(capsys, *call)

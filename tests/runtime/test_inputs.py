@@ -12,6 +12,7 @@ from streams.kernel import commands as cmd
 from streams.kernel.commands import Request
 from streams.kernel.run import Phase
 from streams.log.port import NewRecord, TopicPartition
+from streams.ops.verify import verify
 from streams.runtime.inputs import Sweep
 from streams.wire.records import decode_command, decode_lease
 from tests.runtime.checker import Checked, records_of
@@ -313,6 +314,8 @@ async def test_f21_lost_leases_are_made_good_from_the_events(lab: Lab):
     await until(lambda: sum(told[2] for told in running.told.heard("skipped")) == 20, "20 known commands")
     assert len(calls) == 20
     assert before.runs
+    report = await verify(lab.log, lab.app.name)
+    assert report.good, report.divergences  # no epoch was claimed that was another's
     lab.unchecked = True
 
 

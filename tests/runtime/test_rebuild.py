@@ -16,12 +16,13 @@ from streams.log.port import NewRecord, TopicPartition
 from streams.ops.rebuild import RebuildReport, rebuild
 from streams.ops.rebuild import folding as folding_module
 from streams.ops.rebuild import run as run_module
+from streams.ops.verify import verify
 from streams.runtime import crash, watch
 from streams.runtime.marks import CHECKPOINTS, REBUILDING
 from streams.runtime.rebuilding import RebuildWorker
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.topics import check_topics
-from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_lease
+from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_lease, encode_checkpoint
 from tests.chaos.app import app as chaos
 from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal, start, until
@@ -242,9 +243,33 @@ async def test_f06_only_damaged_checkpoints_are_replaced_and_what_waited_is_sent
     for found in (dry, report):
         assert (found.total("written"), found.total("unreadable"), found.total("sent_back")) == (1, 1, 1)
     assert (await again(lab)).total("sent_back") == 0
+    assert (await verify(lab.log, lab.app.name)).good
     running = await lab.worker()
     assert running.told.heard("run_blocked") == []
     assert await lab.history.result(bad) == "yes"
+
+
+@case(bad_app)
+async def test_f06_after_a_rebuild_verify_finds_no_fault_with_a_checkpoint_that_was_wrong(lab: Lab):
+    lab.unchecked = True
+    (name,) = of_partition(1, 1)
+    running = await lab.worker()
+    await lab.history.start("asking", name, 1)
+    await lab.history.seen(name, ev.OpScheduled, 2)
+    await running.stop()
+    await again(lab)
+    state = decode_checkpoint((await records_of(lab.log, TopicPartition(lab.topics.checkpoints, 1)))[-1].value or b"")
+    assert isinstance(state, Run)
+    wrong = encode_checkpoint(state._replace(code="other"))
+    await send_raw(lab.log, lab.topics.checkpoints, 1, name.encode(), wrong)
+    found = await verify(lab.log, lab.app.name)
+    assert [divergence.kind for divergence in found.divergences] == ["checkpoint.differs"]
+    assert (await again(lab)).total("behind") == 1
+    found = await verify(lab.log, lab.app.name)
+    assert found.good, found.divergences
+    assert found.not_compared.checkpoints == 2
+    await send_raw(lab.log, lab.topics.checkpoints, 1, name.encode(), wrong)
+    assert not (await verify(lab.log, lab.app.name)).good  # what comes after the rebuild is no history
 
 
 @case(bad_app)
@@ -286,7 +311,10 @@ async def test_f21_a_lease_that_cannot_be_read_is_made_good(lab: Lab):
     await until(lambda: running.told.heard("partition", 1, "refused"))
     assert "streams rebuild --app bad --partition 1" in running.told.heard("partition", 1, "refused")[0][4]
     await running.stop()
+    assert [found.kind for found in (await verify(lab.log, lab.app.name)).divergences] == ["lease.unreadable"]
     assert (await again(lab, partitions=[1])).good
+    report = await verify(lab.log, lab.app.name)
+    assert report.good, report.divergences  # with an epoch above that of all leases
     await lab.worker()
     await lab.history.send(name, resume("yes"))
     assert await lab.history.result(name) == "yes"

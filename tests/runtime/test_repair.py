@@ -322,6 +322,10 @@ async def test_f06_what_has_left_with_lost_events_is_told_and_the_run_waits_for_
     assert (first.identity, first.body) == (second.identity, second.body)  # the ledger knows it by its key
     await lab.history.send(bad, resume("end"))
     assert await lab.history.result(bad) == "end"
+    report = await verify(lab.log, lab.app.name)
+    # Neither the command whose outcome was lost nor the effect that has left twice is held against the repaired run.
+    assert report.good, report.divergences
+    assert (report.damaged, report.effects) == (1, 2)
 
 
 @case(app)

@@ -84,6 +84,8 @@ WRONG = [  # arguments, a part of the one line
     (["rebuild", "--reason", "x"], "are for one run: streams rebuild RUN"),
     (["rebuild", "--parked"], "are for one run: streams rebuild RUN"),
     (["rebuild", "--partition", "x"], "--partition: 'x' is no whole number"),
+    (["verify", "--report", "no/x.json"], "--report: no/x.json cannot be written: there is no folder no"),
+    (["export", "--out", "."], "--out: . is a folder"),
     (["rebuild"], "there is no log at sqlite:///streams.db"),
     (["start", "order"], "start needs --run-id ID and --input JSON, or --from FILE"),
     (["start", "order", "--run-id", "o-1"], "start needs --run-id ID and --input JSON"),

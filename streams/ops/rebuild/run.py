@@ -24,6 +24,7 @@ from streams.runtime.partition import Partition
 from streams.runtime.rebuilding import Claimed, RebuildOwner, RebuildWorker, last_known, refuse_members
 from streams.runtime.restore import read_range
 from streams.runtime.settings import WorkerSettings
+from streams.wire.headers import REBUILT
 from streams.wire.topics import Topics, topics_of
 
 __all__ = ["rebuild"]
@@ -231,7 +232,7 @@ class _Job:
 
     def _records(self, batch: Mapping[bytes, bytes | None]) -> list[NewRecord]:
         topic = self._topics.checkpoints
-        return [NewRecord(topic, self._number, key, data) for key, data in batch.items()]
+        return [NewRecord(topic, self._number, key, data, ((REBUILT, b"1"),)) for key, data in batch.items()]
 
     async def _waiting(self, folding: Folding, topic_id: str) -> list[NewRecord]:
         """What was set aside for runs that had no checkpoint of use, and have one now."""

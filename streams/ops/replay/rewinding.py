@@ -97,14 +97,22 @@ class RewindPlan:
 
 
 async def plan_rewind(
-    log: Log, app: str, goal: Goal, *, partition: int | None = None, progress: Progress | None = None
+    log: Log,
+    app: str,
+    goal: Goal,
+    *,
+    partition: int | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> RewindPlan:
     """Look up where the group would go, and what it would read there; nothing is moved.
+
+    A `dry_run` is a plan for nobody to follow: it may be made beside workers, which go on meanwhile.
 
     Raises:
         UsageError: there is no such app or partition, or an offset was given for all partitions at once.
         Refused: the move would go ahead, or to commands that are gone.
-        LogUnavailable: workers are in the group.
+        LogUnavailable: workers are in the group, and this is no dry run.
     """
     topics = topics_of(app)
     found = await log.describe_topics([topics.commands])
@@ -115,7 +123,8 @@ async def plan_rewind(
         raise UsageError(f"app {app!r} has the partitions 0 to {count - 1}, no {partition}")
     if goal.offset is not None and partition is None:
         raise UsageError("an offset means one partition: say which with --partition, or give a time instead")
-    await log.rewind_group(topics.group, topics.commands, {})  # refused while workers are in the group
+    if not dry_run:
+        await log.rewind_group(topics.group, topics.commands, {})  # refused while workers are in the group
     group = await log.group_offsets(topics.group, topics.commands)
     numbers = range(count) if partition is None else [partition]
     parts = [await _part(log, topics, number, goal, group.get(number), progress) for number in numbers]
@@ -154,7 +163,7 @@ def _check_offset(topics: Topics, number: int, offset: int, span: Span, stands: 
     if offset > stands:
         message = (
             f"{where} stands at {stands}, so {offset} is ahead: that would pass over commands which nobody has "
-            "applied, or stop skipping early. Rewind only goes back; passing over commands is `streams offsets skip`"
+            "applied, or stop skipping early. Rewind only goes back"
         )
         raise Refused("FORWARD_MOVE", message)
     if offset < span.start:

@@ -113,6 +113,11 @@ class Checkpoints:
         entries = self.index.of(key)
         self.index.put(key, [e._replace(digest=MATCHED) if e.offset == offset else e for e in entries])
 
+    def forget(self, key: bytes, bucket: int) -> None:
+        """A rebuild has put another one in the place of those so far."""
+        self.unmatched.by_bucket[bucket] += sum(entry.seq != DELETED for entry in self.index.of(key))
+        self.index.put(key, [])
+
     def pass_over(self, key: bytes, seq: int) -> None:
         """An operator has repaired the run: what was written of it before `seq` is history."""
         entries = [entry for entry in self.index.of(key) if entry.seq != DAMAGED]

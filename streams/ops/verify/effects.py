@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from streams.errors import WireError
 from streams.kernel.bodies import EffectEmitted
@@ -23,7 +24,11 @@ _AHEAD_MAX = 1_000
 """Messages that are kept while the one that an event emitted is looked for; a lost one must not bring all to memory."""
 _WAITING_MAX = 10_000
 """Of those that do not match: older ones are given up, since both sides have the same order."""
+_REPEATED_MAX = 100
+"""Of one effect: a run is repaired a few times, and what is more was written by another program."""
 _OF_THE_WORKFLOW = frozenset({"workflow", "version"})
+
+_T = TypeVar("_T")
 
 
 class _Emitted(NamedTuple):
@@ -68,6 +73,9 @@ class EffectJoin:
         """Whether the first message that retention has left was met among the events."""
         self._awaiting: dict[str, _Emitted] = {}
         self._early: dict[str, _Message] = {}
+        self._repeated: dict[str, list[_Emitted]] = {}
+        self._second: dict[str, list[_Message]] = {}
+        """A run that was repaired may emit an effect once more, with the same id: these wait behind the first."""
         self._orphans: list[Orphan] = []
         self._at_the_end = False
         self._newest = ""
@@ -86,6 +94,8 @@ class EffectJoin:
         """Forget the runs outside the share."""
         self._awaiting = {id_: one for id_, one in self._awaiting.items() if share.holds(one.key)}
         self._early = {id_: early for id_, early in self._early.items() if share.holds(early.key)}
+        self._repeated = {id_: some for id_, some in self._repeated.items() if share.holds(some[0].key)}
+        self._second = {id_: some for id_, some in self._second.items() if share.holds(some[0].key)}
         self._orphans = [orphan for orphan in self._orphans if share.holds(orphan.key)]
 
     def emitted(self, key: bytes, record: Record, event: Event, body: EffectEmitted, run: Run | None) -> None:
@@ -103,7 +113,7 @@ class EffectJoin:
             op=body.op,
         )
         one = _Emitted(key, event, record.offset, message, run)
-        early = self._early.pop(message.effect_id, None)
+        early = _first_of(self._early, self._second, message.effect_id)
         if early is not None:
             self._begun = True
             self._match(one, early)
@@ -111,6 +121,9 @@ class EffectJoin:
             self.gone.by_bucket[bucket_of(key)] += 1
         elif self._at_the_end:
             self._lost(one)
+        elif message.effect_id in self._awaiting:
+            self._newest = message.effect_id
+            self._repeated.setdefault(message.effect_id, []).append(one)
         else:
             self._newest = message.effect_id
             self._awaiting[message.effect_id] = one
@@ -120,9 +133,9 @@ class EffectJoin:
     def end(self) -> None:
         """There are no more messages."""
         self._at_the_end = True
-        for one in self._awaiting.values():
+        for one in (*self._awaiting.values(), *chain.from_iterable(self._repeated.values())):
             self._lost(one)
-        self._awaiting = {}
+        self._awaiting, self._repeated = {}, {}
 
     def feed(self, records: Sequence[Record], share: Share) -> None:
         """The next messages."""
@@ -139,19 +152,22 @@ class EffectJoin:
             if not share.holds(run_key):
                 continue
             found = _Message(run_key, record.key, record.offset, message)
-            one = self._awaiting.pop(message.effect_id, None)
+            one = _first_of(self._awaiting, self._repeated, message.effect_id)
             if one is not None:
                 self._match(one, found)
             elif message.effect_id in self._early:
-                self._judge(Orphan(found.key, found.offset, message.effect_id), is_known=True)
+                if len(self._second.get(message.effect_id, ())) >= _REPEATED_MAX:
+                    self._judge(Orphan(found.key, found.offset, message.effect_id), is_known=True)
+                    continue
+                self._second.setdefault(message.effect_id, []).append(found)
             else:
                 self._early[message.effect_id] = found
                 if len(self._early) > _WAITING_MAX:
                     self._give_up(next(iter(self._early)))
 
     def _give_up(self, id_: str) -> None:
-        early = self._early.pop(id_)
-        self._orphans.append(Orphan(early.key, early.offset, id_))
+        for early in (self._early.pop(id_), *self._second.pop(id_, ())):
+            self._orphans.append(Orphan(early.key, early.offset, id_))
 
     def _match(self, one: _Emitted, found: _Message) -> None:
         self.compared.by_bucket[bucket_of(one.key)] += 1
@@ -212,3 +228,13 @@ class EffectJoin:
 
     def _divergence(self, kind: str, run_id: str, offset: int | None, text: str) -> Divergence:
         return Divergence(kind, run_id, self._place.number, self._topic, offset, text)
+
+
+def _first_of(first: dict[str, _T], behind: dict[str, list[_T]], id_: str) -> _T | None:
+    """Take the first one of an effect; the next of those behind it takes its place."""
+    one = first.pop(id_, None)
+    if one is not None and id_ in behind:
+        first[id_] = behind[id_].pop(0)
+        if not behind[id_]:
+            del behind[id_]
+    return one

@@ -26,6 +26,9 @@ _APART = frozenset({ev.RunCancelled, ev.RunExpired, ev.RunRepaired})
 _DEALT_WITH = DAMAGE | {"checkpoint.unreadable", "checkpoint.damaged"}
 """What an operator's end or repair of a run settles, and its expiry."""
 
+_REBUILT = frozenset({"checkpoint.unreadable", "checkpoint.schema", "checkpoint.key"})
+"""What is found of a checkpoint by itself, before it is compared."""
+
 
 class Live:
     """A run that has not ended. `state` is FOLDING, or why its events are passed over."""
@@ -53,6 +56,8 @@ class Folds:
         self.findings = Findings()
         self.checkpoints = Checkpoints(place, self.findings)
         self.runs, self.damaged, self.cut, self.unknown = Counts(), Counts(), Counts(), Counts()
+        self.dealt_with: set[bytes] = set()
+        """Runs that were damaged, and that an operator has ended or repaired."""
         self._trimmed = trimmed
         self._tail = tail
         self._live: dict[bytes, Live] = {}
@@ -279,6 +284,7 @@ class Folds:
         seq = event.seq or 0
         self.findings.drop(key, _DEALT_WITH)
         self.damaged.by_bucket[bucket] += 1
+        self.dealt_with.add(key)
         self.checkpoints.leave_out(key, seq)
         self._bytes -= self._live.pop(key).bytes
         self._set_end(key, seq, matched=True)
@@ -286,6 +292,12 @@ class Folds:
     def _deal_with(self, key: bytes, bucket: int) -> None:
         if self.findings.drop(key, _DEALT_WITH):
             self.damaged.by_bucket[bucket] += 1
+            self.dealt_with.add(key)
+
+    def rebuilt(self, key: bytes, bucket: int) -> None:
+        """A rebuild has written the next checkpoint of the run: those before it are read by nobody any more."""
+        self.findings.drop(key, _REBUILT)
+        self.checkpoints.forget(key, bucket)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 

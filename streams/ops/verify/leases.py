@@ -8,6 +8,7 @@ from streams.ops.verify.diff import short
 from streams.ops.verify.findings import Findings
 from streams.ops.verify.place import Place
 from streams.ops.verify.report import Divergence
+from streams.runtime.marks import REBUILDING
 from streams.wire.records import Lease, decode_lease
 
 __all__ = ["Leases"]
@@ -27,6 +28,7 @@ class Leases:
         self._sure_end = sure_end
         self._before: Lease | None = None
         self._last_offset = -1
+        self._unreadable: tuple[int, str] | None = None
 
     @property
     def oldest(self) -> int | None:
@@ -36,12 +38,17 @@ class Leases:
     def add(self, record: Record) -> None:
         """The next one."""
         if record.value is None:
+            self._forget_place()
             return
         try:
             lease = decode_lease(record.value)
         except WireError as error:
-            self._find("lease.unreadable", record.offset, f"it cannot be read: {error}")
+            self._tell_unreadable()
+            self._unreadable = (record.offset, str(error))
+            self._forget_place()
             return
+        if any(name == REBUILDING for name, _ in record.headers):
+            self._unreadable = None  # an operator has had it made good
         self.count += 1
         if (lease.partition, record.key) != (self._place.number, str(self._place.number).encode()):
             text = "it is of another partition"
@@ -62,6 +69,7 @@ class Leases:
 
     def check(self, events: Span, commands: Span, topic_id: str) -> None:
         """Compare the promises of the last one with what the other topics hold."""
+        self._tell_unreadable()
         lease = self.last
         if lease is None:
             return
@@ -75,6 +83,16 @@ class Leases:
         if lease.topic_id and lease.topic_id != topic_id:
             text = "the commands topic is not the one that the owner has read"
             self._find("lease.topic", offset, text, "topic_id", lease.topic_id, topic_id)
+
+    def _forget_place(self) -> None:
+        """A claim that finds no lease covers nothing, so that all events are read."""
+        if self._before is not None:
+            self._before = self._before._replace(tail=0)
+
+    def _tell_unreadable(self) -> None:
+        if self._unreadable is not None:
+            offset, error = self._unreadable
+            self._find("lease.unreadable", offset, f"it cannot be read: {error}")
 
     def _find(
         self, kind: str, offset: int, text: str, field: str = "", expected: object = "", found: object = ""

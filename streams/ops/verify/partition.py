@@ -90,6 +90,8 @@ class PartitionCheck:
             self._ends = await later(self._log, topics, self._place.number, self._ends)
             self._meter.more(self._ends.offsets)
             passes.append(await self._pass(self._shares.pop(), first=False))
+        for key in frozenset().union(*(work.folds.dealt_with for work in passes)):
+            self._whole.drop(key, {"command.lost"})  # its outcome was in an event that an operator has given up
         return _outcome(
             passes,
             Outcome(

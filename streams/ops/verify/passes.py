@@ -15,6 +15,7 @@ from streams.ops.verify.index import DAMAGED, DELETED, NOTHING, Entry, digest
 from streams.ops.verify.owners import Owners
 from streams.ops.verify.place import text_of
 from streams.ops.verify.shares import Counts, Share, bucket_of
+from streams.wire.headers import REBUILT
 from streams.wire.records import canonical_checkpoint, decode_event, decode_event_and_id
 from streams.wire.schemas import SchemaUnknown
 
@@ -57,6 +58,8 @@ class Pass:
             key = record.key or b""
             if bucket_of(key) & mask != value:
                 continue
+            if any(name == REBUILT for name, _ in record.headers):
+                self.folds.rebuilt(key, bucket_of(key))
             if record.value is None:
                 checkpoints.index.add(key, Entry(DELETED, record.offset, NOTHING))
                 continue

@@ -17,16 +17,19 @@ DAMAGE = frozenset(
 """Divergences that a worker would call damage; an operator who ends or repairs the run has dealt with them."""
 
 _LOOK = "see it with: streams history {run} --json, and streams diagnose {run}"
+_REPAIR = (
+    "streams diagnose {run} tells whether workers call it damaged, and then it is repaired with: streams rebuild {run} "
+    "--reason TEXT. If not, they go on from a checkpoint behind it"
+)
 _REBUILD = "write it anew from the events with: streams rebuild"
 _ADVICE = {
-    "event.unreadable": "the run is damaged: streams diagnose {run} tells how it stands, streams rebuild repairs it",
+    "event.unreadable": "its history is not whole: " + _REPAIR,
     "event.schema": "verify with the release of streams that wrote it, or find out which other program writes here",
     "event.key": "another program writes into the events; only workers may: look at the rights on the topic",
     "event.id": "the record was not written by a worker: look at the rights on the topic",
-    "event.seq": "events are missing, or were written twice: restore the topic from a copy, or repair the run with: "
-    "streams rebuild {run}",
+    "event.seq": "events are missing, or were written twice; only a copy of the topic has them. " + _REPAIR,
     "event.identity": "two runs of one name are mixed: " + _LOOK,
-    "event.fold": "the run cannot be put together: " + _LOOK,
+    "event.fold": "the run cannot be put together: " + _REPAIR,
     "event.time": _LOOK,
     "event.cause": _LOOK,
     "event.epoch": "two workers have written for one partition: look for workers of another group or of another log",
@@ -49,7 +52,7 @@ _ADVICE = {
     "effect.twice": "subscribers with a ledger do it once: look at the ledger, and for who else writes to the topic",
     "effect.differs": "its subscriber has acted on other content than the run meant: look at the ledger",
     "effect.unreadable": "subscribers set it aside: look for who else writes to the topic",
-    "lease.unreadable": "delete it (a null under its key): the next owner makes it good from the events",
+    "lease.unreadable": "no worker serves the partition: stop them, and have it made good with: streams rebuild",
     "lease.differs": "two workers have owned one partition: look for workers of another group or of another log",
     "lease.goes-back": "two workers have owned one partition: look for workers of another group or of another log",
     "lease.tail": "events that no checkpoint covers are gone: restore the events from a copy, or: streams rebuild",
