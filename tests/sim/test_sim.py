@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streams.runtime.turn import Turn
+from streams.testing.sim import world
 from streams.testing.sim.__main__ import main
-from streams.testing.sim.faults import CONSEQUENCES, KINDS, Fault, Faults, draw_faults
+from streams.testing.sim.faults import CONSEQUENCES, EVICTED, KINDS, Fault, Faults, draw_faults
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import run_seeds
 from streams.testing.sim.minimise import minimise, reduced, tell
@@ -109,6 +111,14 @@ def test_a_fault_lies_in_wait_for_its_occasion():
     assert faults.due(0, "freeze in a commit", detail="written") is None, "it is for the second occasion"
     assert faults.due(0, "freeze in a commit", detail="written") == fault
     assert faults.due(0, "freeze in a commit", detail="written") is None, "it strikes once"
+
+
+def test_only_coroutines_that_the_bound_drives_out_count_as_evicted(monkeypatch):
+    """Runs that were just restored, or whose turn was aborted, have no coroutine either."""
+    seed = next(seed for seed in range(1, 20) if simulate(seed).hits[EVICTED])
+    settings_of = world.settings_of
+    monkeypatch.setattr(world, "settings_of", lambda *args: replace(settings_of(*args), live_runs_max=4_000))
+    assert simulate(seed).hits[EVICTED] == 0
 
 
 def test_reducing_finds_the_few_that_matter():
