@@ -15,7 +15,7 @@ import pytest
 from streams.runtime.turn import Turn
 from streams.testing.sim import world
 from streams.testing.sim.__main__ import main
-from streams.testing.sim.faults import CONSEQUENCES, EVICTED, KINDS, Fault, Faults, draw_faults
+from streams.testing.sim.faults import CONSEQUENCES, EVICTED, KINDS, Fault, Faults, draw_faults, faults_of
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import run_seeds
 from streams.testing.sim.minimise import minimise, reduced, tell
@@ -202,13 +202,52 @@ def test_a_run_that_never_ends_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--seed", "x"], ["--seeds", "1-x"], ["--seed", "1", "--seeds", "2"], ["--partitions", "1"]]
+    "wrong",
+    [
+        "--seed x",
+        "--seeds 1-x",
+        "--seed 1 --seeds 2",
+        "--partitions 1",
+        "--seeds 0",
+        "--seeds 9-3",
+        "--seeds 2 --jobs 0",
+        "--seeds 2 --only-faults 3",
+        "--seeds 2 --story",
+        "--seed 4 --only-faults 77",
+        "--seed 4 --only-faults 1,,2",
+        "--seed 4 --only-runs 20",
+        "--seed 4 --seconds nan",
+        "--seed 4 --seconds inf",
+    ],
 )
-def test_wrong_usage_ends_with_2(wrong, capsys):
+def test_wrong_usage_ends_with_2_and_proves_nothing(wrong, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(wrong)
+        main(wrong.split())
     assert ended.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(monkeypatch, capsys):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("streams.testing.sim.__main__.run_seeds", interrupted)
+    assert main(["--seeds", "2"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_fault_that_hit_nothing_and_shifts_something_stays_in_the_story():
+    """The last one drawn, after all that struck: without it this check is content."""
+    last = len(faults_of(5, workers=SMALL.workers, seconds=SMALL.seconds))
+
+    async def look(world) -> list[str]:
+        return ["it is there"] if last in {fault.number for fault in world.faults.all} else []
+
+    failed = simulate(5, SMALL, check=look)
+    failed = failed._replace(struck=tuple(fault for fault in failed.struck if fault.number < last))
+    minimal = minimise(failed, SMALL, look)
+    assert minimal.faults == (last,)
+    assert any("it is there" in line for line in tell(minimal, look))
 
 
 def test_simulated_workers_can_be_watched_from_inside():

@@ -24,7 +24,7 @@ from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults, draw_faults
+from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults, faults_of
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.oblivion import outlive
@@ -98,11 +98,7 @@ class World:
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         """What a compaction was about to take away, by topic and partition, then by offset."""
         self.violations: list[str] = []
-        drawn = draw_faults(
-            random.Random(f"{seed}/faults"),  # noqa: S311
-            workers=options.workers,
-            seconds=options.seconds,
-        )
+        drawn = faults_of(seed, workers=options.workers, seconds=options.seconds)
         self.faults = Faults(drawn, only)
         self.calm = False
         self.calm_us: int | None = None
