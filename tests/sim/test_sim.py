@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -79,6 +80,22 @@ def test_one_seed_is_one_history_in_any_process():
         )
         assert done.stdout.split() == here
         assert done.stderr == ""
+
+
+def test_one_seed_is_one_history_wherever_the_code_lies(tmp_path):
+    """A traceback among the events would name the folder, and its length would move checkpoints."""
+    for name in ("streams", "schemas"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "from streams.testing.sim.run import simulate\nfor s in (1, 2, 3): print(simulate(s).digest)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [simulate(seed).digest for seed in (1, 2, 3)]
 
 
 def test_a_history_without_faults():

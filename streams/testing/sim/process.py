@@ -32,6 +32,7 @@ _ENDS: dict[str, End] = {
 _OPEN = ("commit written", "commit fenced")
 _DELAYED_SHARE = 0.15
 _DELAY_SECONDS = 0.004
+_TRACEBACK_CHARS = 1_000
 
 
 class SimHost(Host):
@@ -61,6 +62,11 @@ class SimHost(Host):
         """Do the work here and now."""
         del name
         work()
+
+    @staticmethod
+    def traceback(error: BaseException) -> str:
+        """As long as a real one, for sizes decide on checkpoints, and without the folder and the lines of this code."""
+        return f"{type(error).__name__} in a simulated task".ljust(_TRACEBACK_CHARS, ".")
 
 
 class Process:
