@@ -105,6 +105,7 @@ def start_of(workflow: Any, value: Any = None) -> Callable[[Scenario], Any]:
 
 FAULTY: dict[str, tuple[Any, Any, str, str]] = {
     "by_chance": (faulty.by_chance, None, "NON_DETERMINISM", "task.started/step:1"),
+    "by_lot": (faulty.by_lot, None, "NON_DETERMINISM", "task.started/step:2"),
     "by_the_clock": (faulty.by_the_clock, None, "NON_DETERMINISM", "turn.adopted:1"),
     "telling": (faulty.telling, None, "'it is done', 'it is done'", "task.waited/send:1"),
     "paying": (faulty.paying, "o-1", "pay/o-1/2", "task.returned/pay:1"),
