@@ -279,7 +279,7 @@ class World:
         topics = self.client.topics
         if position.kills:
             self._log.expire(topics.group, topics.commands, victim)
-            # A new process has other chance: with the next two draws of one source, code that draws may go the same way.
+            # A new process has other chance. The next draw of one and the same source may happen to go the same way.
             random.seed(f"{position}/{self._workers}")
             self._begin_worker()
         elif position.point == HANDOVER:
