@@ -197,6 +197,7 @@ def test_the_command_line_tells_a_story_and_a_summary(capsys):
     out = capsys.readouterr().out
     assert "w1.1    starts" in out
     assert "run.started" in out
+    assert re.search(r"client  sends (\w+-\d+) \[\d\]@\d+: start \1/start", out), "Avro is told in words"
     assert "FAULT" not in out
     assert main(["--seeds", "2", "--runs", "3", "--jobs", "1"]) == 0
     assert "2 seeds, 6 runs" in capsys.readouterr().out
