@@ -117,7 +117,8 @@ class Attempt:
         except asyncio.CancelledError:
             return Outcome(op.id, op.attempt, None, Failure("unknown", "ATTEMPT_STOPPED", "the attempt was stopped"))
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its outcome
-            return Outcome(op.id, op.attempt, None, failure_of(error, self.policy, self.engine.codec))
+            failure = failure_of(error, self.policy, self.engine.codec, self.engine.host.traceback)
+            return Outcome(op.id, op.attempt, None, failure)
         return Outcome(op.id, op.attempt, data)
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
+from collections.abc import Callable
 
 from streams.errors import Fail, ValueRefused
 from streams.kernel.bodies import Failure, Policy
 from streams.kernel.codec import Codec
+from streams.runtime.host import Host
 
 __all__ = ["failure_of", "plain_text", "storable"]
 
@@ -28,7 +29,9 @@ def storable(value: object) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def failure_of(error: BaseException, policy: Policy, codec: Codec) -> Failure:
+def failure_of(
+    error: BaseException, policy: Policy, codec: Codec, trace: Callable[[BaseException], str] = Host.traceback
+) -> Failure:
     """Sort an exception of a task: terminal if it says so, else worth a retry. Lost type, kept name and traceback."""
     if isinstance(error, Fail):
         return Failure(
@@ -39,7 +42,7 @@ def failure_of(error: BaseException, policy: Policy, codec: Codec) -> Failure:
     kind = "terminal" if set(policy.terminal) & _names(type(error)) else "retryable"
     name = type(error).__name__
     text = plain_text(error)
-    details = codec.encode({"type": name, "traceback": _traceback(error)})
+    details = codec.encode({"type": name, "traceback": _traceback(error, trace)})
     return Failure(kind, name, text, details)
 
 
@@ -47,9 +50,9 @@ def _names(kind: type[BaseException]) -> set[str]:
     return {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, trace: Callable[[BaseException], str]) -> str:
     try:
-        text = "".join(traceback.format_exception(error))
+        text = trace(error)
     except BaseException as nested:  # noqa: BLE001 - formatting calls user code
         text = f"(no traceback: {type(nested).__name__})"
     return storable(text)[-_TRACEBACK_CHARS_MAX:]

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 
 __all__ = ["Host"]
@@ -34,3 +35,8 @@ class Host:
     def start_thread(self, work: Callable[[], None], name: str) -> None:
         """Do some work beside the event loop."""
         threading.Thread(target=work, name=name, daemon=True).start()
+
+    @staticmethod
+    def traceback(error: BaseException) -> str:
+        """Where an exception of user code came from: files of this machine and their lines."""
+        return "".join(traceback.format_exception(error))

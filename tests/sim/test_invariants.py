@@ -518,9 +518,16 @@ def an_outcome_out_of_nothing(s: Spoiled) -> None:
     s.outside.calls[:] = [call for call in s.outside.calls if call.key != key]
 
 
-@spoils("tasks run at once on w1, which has 1 slots")
+@spoils("tasks run at once on w1, which has 1 loop slots")
 def more_tasks_than_slots(s: Spoiled) -> None:
     s.settings = replace(s.settings, loop_slots=1)
+
+
+@spoils("3 tasks run at once on w9, which has 1 thread slots")
+def more_plain_functions_than_threads(s: Spoiled) -> None:
+    s.settings = replace(s.settings, thread_slots=1)
+    call = next(call for call in s.outside.calls if call.what == "double")
+    s.outside.calls += [call._replace(worker="w9", ended=False)] * 3
 
 
 @spoils("paid without a look")

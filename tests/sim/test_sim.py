@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streams.runtime.turn import Turn
+from streams.testing.sim import world
 from streams.testing.sim.__main__ import main
-from streams.testing.sim.faults import CONSEQUENCES, KINDS, Fault, Faults, draw_faults
+from streams.testing.sim.faults import CONSEQUENCES, EVICTED, KINDS, Fault, Faults, draw_faults, faults_of
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import run_seeds
 from streams.testing.sim.minimise import minimise, reduced, tell
@@ -86,6 +89,22 @@ def test_one_seed_is_one_history_in_any_process():
         assert done.stderr == ""
 
 
+def test_one_seed_is_one_history_wherever_the_code_lies(tmp_path):
+    """A traceback among the events would name the folder, and its length would move checkpoints."""
+    for name in ("streams", "schemas"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "from streams.testing.sim.run import simulate\nfor s in (1, 2, 3): print(simulate(s).digest)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [simulate(seed).digest for seed in (1, 2, 3)]
+
+
 def test_a_history_without_faults():
     result = simulate(31, only=())
     assert result.struck == ()
@@ -116,6 +135,14 @@ def test_a_fault_lies_in_wait_for_its_occasion():
     assert faults.due(0, "freeze in a commit", detail="written") is None, "it is for the second occasion"
     assert faults.due(0, "freeze in a commit", detail="written") == fault
     assert faults.due(0, "freeze in a commit", detail="written") is None, "it strikes once"
+
+
+def test_only_coroutines_that_the_bound_drives_out_count_as_evicted(monkeypatch):
+    """Runs that were just restored, or whose turn was aborted, have no coroutine either."""
+    seed = next(seed for seed in range(1, 20) if simulate(seed).hits[EVICTED])
+    settings_of = world.settings_of
+    monkeypatch.setattr(world, "settings_of", lambda *args: replace(settings_of(*args), live_runs_max=4_000))
+    assert simulate(seed).hits[EVICTED] == 0
 
 
 def test_reducing_finds_the_few_that_matter():
@@ -177,6 +204,7 @@ def test_the_command_line_tells_a_story_and_a_summary(capsys):
     out = capsys.readouterr().out
     assert "w1.1    starts" in out
     assert "run.started" in out
+    assert re.search(r"client  sends (\w+-\d+) \[\d\]@\d+: start \1/start", out), "Avro is told in words"
     assert "FAULT" not in out
     assert main(["--seeds", "2", "--runs", "3", "--jobs", "1"]) == 0
     assert "2 seeds, 6 runs" in capsys.readouterr().out
@@ -199,13 +227,52 @@ def test_a_run_that_never_ends_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--seed", "x"], ["--seeds", "1-x"], ["--seed", "1", "--seeds", "2"], ["--partitions", "1"]]
+    "wrong",
+    [
+        "--seed x",
+        "--seeds 1-x",
+        "--seed 1 --seeds 2",
+        "--partitions 1",
+        "--seeds 0",
+        "--seeds 9-3",
+        "--seeds 2 --jobs 0",
+        "--seeds 2 --only-faults 3",
+        "--seeds 2 --story",
+        "--seed 4 --only-faults 77",
+        "--seed 4 --only-faults 1,,2",
+        "--seed 4 --only-runs 20",
+        "--seed 4 --seconds nan",
+        "--seed 4 --seconds inf",
+    ],
 )
-def test_wrong_usage_ends_with_2(wrong, capsys):
+def test_wrong_usage_ends_with_2_and_proves_nothing(wrong, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(wrong)
+        main(wrong.split())
     assert ended.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(monkeypatch, capsys):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("streams.testing.sim.__main__.run_seeds", interrupted)
+    assert main(["--seeds", "2"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_fault_that_hit_nothing_and_shifts_something_stays_in_the_story():
+    """The last one drawn, after all that struck: without it this check is content."""
+    last = len(faults_of(5, workers=SMALL.workers, seconds=SMALL.seconds))
+
+    async def look(world) -> list[str]:
+        return ["it is there"] if last in {fault.number for fault in world.faults.all} else []
+
+    failed = simulate(5, SMALL, check=look)
+    failed = failed._replace(struck=tuple(fault for fault in failed.struck if fault.number < last))
+    minimal = minimise(failed, SMALL, look)
+    assert minimal.faults == (last,)
+    assert any("it is there" in line for line in tell(minimal, look))
 
 
 def test_simulated_workers_can_be_watched_from_inside():

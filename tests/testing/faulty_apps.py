@@ -36,6 +36,15 @@ async def by_chance(ctx: Context, _: None) -> float:
 
 
 @app.workflow(version=1)
+async def by_lot(ctx: Context, _: None) -> float:
+    """Goes one of two ways by a lot; the next lot of the same source would go the same way."""
+    await ctx.run(step, 1.0)
+    if random.random() < 0.5:
+        await ctx.sleep(1)
+    return await ctx.run(step, 2.0)
+
+
+@app.workflow(version=1)
 async def by_the_clock(ctx: Context, _: None) -> float:
     """Looks at the machine's clock."""
     at = time.perf_counter()

@@ -12,7 +12,7 @@ from streams import App, Context, TaskContext
 from streams.errors import UsageError
 from streams.log.memory.producer import MemoryProducer
 from streams.runtime import crash as points
-from streams.runtime import restore
+from streams.runtime import owner, restore
 from streams.runtime.owner import Owner
 from streams.runtime.settings import WorkerSettings
 from streams.testing import CrashTestFailed, Report, Scenario, crash_everywhere
@@ -105,6 +105,7 @@ def start_of(workflow: Any, value: Any = None) -> Callable[[Scenario], Any]:
 
 FAULTY: dict[str, tuple[Any, Any, str, str]] = {
     "by_chance": (faulty.by_chance, None, "NON_DETERMINISM", "task.started/step:1"),
+    "by_lot": (faulty.by_lot, None, "NON_DETERMINISM", "task.started/step:2"),
     "by_the_clock": (faulty.by_the_clock, None, "NON_DETERMINISM", "turn.adopted:1"),
     "telling": (faulty.telling, None, "'it is done', 'it is done'", "task.waited/send:1"),
     "paying": (faulty.paying, "o-1", "pay/o-1/2", "task.returned/pay:1"),
@@ -307,7 +308,7 @@ def test_what_the_check_returns_is_judged_before_dead_tasks_are_cleaned_up() -> 
 
 
 def test_it_finds_unfinished_ops_that_are_not_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Owner, "_recover", lambda *_: None)
+    monkeypatch.setattr(owner, "recover", lambda *_: None)
     report = run_good("order", points_max=60)
     assert "it waits in vain for the end of run-1" in str(report)
 

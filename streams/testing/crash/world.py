@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -278,6 +279,8 @@ class World:
         topics = self.client.topics
         if position.kills:
             self._log.expire(topics.group, topics.commands, victim)
+            # A new process has other chance. The next draw of one and the same source may happen to go the same way.
+            random.seed(f"{position}/{self._workers}")
             self._begin_worker()
         elif position.point == HANDOVER:
             worker = self._worker

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
 import time
 from collections.abc import Sequence
 
+from streams.testing.sim.faults import faults_of
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import Summary, run_seeds
 from streams.testing.sim.minimise import Minimal, command, minimise, tell
@@ -22,17 +25,20 @@ _ENOUGH = 1_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 where every invariant holds, 1 where one does not, 2 on wrong usage."""
+    """Exit code 0 where every invariant holds, 1 where one does not, 2 on wrong usage, 130 at Ctrl-C."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if min(args.workers, args.runs) < 1 or args.partitions < 2 or args.seconds <= 0:
-        parser.error(
-            "there must be a worker, a run, and some time; and two partitions, or no command lies in a wrong one"
-        )
+    wrong = _wrong(args)
+    if wrong:
+        parser.error(wrong)
     options = Options(args.workers, args.partitions, args.runs, args.seconds, args.only_runs)
-    if args.seed is not None:
-        return _one(args.seed, options, args.only_faults, story=args.story)
-    return _many(args.seeds, options, args.jobs)
+    try:
+        if args.seed is not None:
+            return _one(args.seed, options, args.only_faults, story=args.story)
+        return _many(args.seeds, options, args.jobs)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,12 +65,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _wrong(args: argparse.Namespace) -> str:
+    """What cannot be, or would prove nothing and pass; empty where all is well."""
+    if min(args.workers, args.runs) < 1 or args.partitions < 2 or not 0 < args.seconds < math.inf:
+        return "there must be a worker, a run, and some time; and two partitions, or no command lies in a wrong one"
+    if args.jobs is not None and args.jobs < 1:
+        return "--jobs: there must be a process"
+    if args.seed is None and (args.story or args.only_faults is not None):
+        return "--story and --only-faults are for one seed: give it with --seed N"
+    runs = args.only_runs or ()
+    if any(not 0 <= number < args.runs for number in runs):
+        return f"--only-runs: there are the runs 0 to {args.runs - 1}"
+    drawn = () if args.seed is None else faults_of(args.seed, workers=args.workers, seconds=args.seconds)
+    if any(not 1 <= number <= len(drawn) for number in args.only_faults or ()):
+        return f"--only-faults: seed {args.seed} has the faults 1 to {len(drawn)}"
+    return ""
+
+
 def _seeds(text: str) -> range:
-    first, dash, last = text.partition("-")
-    return range(int(first), int(last) + 1) if dash else range(1, int(text) + 1)
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor two of them, such as 1-50")
+    first, last = (1, int(text)) if match[2] is None else (int(match[1]), int(match[2]))
+    if last < first:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed at all")
+    return range(first, last + 1)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    if re.fullmatch(r"none|\d+(,\d+)*", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 2,5 and not the word none")
     return () if text == "none" else tuple(int(number) for number in text.split(","))
 
 

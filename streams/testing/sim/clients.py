@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from streams.errors import LogUnavailable
+from streams.errors import LogUnavailable, WireError
 from streams.log.port import Batch, Log, Member, NewRecord, Producer
+from streams.wire.commands import decode_command
 
 if TYPE_CHECKING:
     from streams.testing.sim.world import World
@@ -63,7 +64,16 @@ def _commands(records: Sequence[NewRecord], offsets: Sequence[int]) -> str:
     def lines() -> Iterator[str]:
         for record, offset in zip(records, offsets, strict=True):
             value = record.value or b""
-            text = value[:80].decode("utf-8", "replace") if value[:1] == b"{" else f"{len(value)} bytes of Avro"
+            text = value[:80].decode("utf-8", "replace") if value[:1] == b"{" else _of_avro(record, offset)
             yield f"{(record.key or b'').decode('utf-8', 'replace')} [{record.partition}]@{offset}: {text}"
 
     return ", ".join(lines())
+
+
+def _of_avro(record: NewRecord, offset: int) -> str:
+    """What a client has sent, as it would stand in JSON."""
+    try:
+        command = decode_command(record.key, record.value, default_id="", offset=offset)
+    except WireError:
+        return f"{len(record.value or b'')} bytes that are no command"
+    return f"{command.type} {command.command_id}"

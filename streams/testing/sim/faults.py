@@ -24,6 +24,7 @@ __all__ = [
     "Fault",
     "Faults",
     "draw_faults",
+    "faults_of",
 ]
 
 STAGES = ("begun", "written", "fenced", "ended")
@@ -126,6 +127,11 @@ def draw_faults(rng: random.Random, *, workers: int, seconds: float) -> list[Fau
         slot, nth = rng.randrange(workers), rng.randint(1, kind.nth)
         faults.append(Fault(number, name, at, slot, nth, rng.choice(kind.seconds), kind.details(rng)))
     return faults
+
+
+def faults_of(seed: int, *, workers: int, seconds: float) -> list[Fault]:
+    """All faults that a seed draws, whether they will hit something or not."""
+    return draw_faults(random.Random(f"{seed}/faults"), workers=workers, seconds=seconds)  # noqa: S311 - as a seed has it
 
 
 class Faults:

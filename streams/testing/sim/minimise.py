@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from streams.testing.sim.faults import faults_of
 from streams.testing.sim.run import Check, Result, simulate
 from streams.testing.sim.story import Story
 from streams.testing.sim.world import Options
@@ -56,8 +57,9 @@ def minimise(failed: Result, options: Options, check: Check) -> Minimal:
         return bool(result.violations)
 
     if not try_(options, best.faults):
-        # A fault that hit nothing has shifted something all the same.
-        best = best._replace(faults=tuple(range(1, 1 + max((f.number for f in failed.struck), default=0))))
+        # A fault that hit nothing has shifted something all the same, be it the last one.
+        drawn = faults_of(failed.seed, workers=options.workers, seconds=options.seconds)
+        best = best._replace(faults=tuple(fault.number for fault in drawn))
     reduced(best.faults, lambda faults: try_(options, faults), _TRIES_MAX)
     runs = options.only_runs if options.only_runs is not None else tuple(range(options.runs))
     reduced(runs, lambda some: try_(replace(options, only_runs=tuple(some)), best.faults), _TRIES_MAX)

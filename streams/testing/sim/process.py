@@ -11,9 +11,10 @@ from streams.errors import CommitAborted, LogUnavailable
 from streams.log.memory.hooks import End
 from streams.log.port import Batch, Log, Member, NewRecord, Producer
 from streams.runtime.host import Host
+from streams.runtime.partition import Hot
 from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
-from streams.testing.sim.faults import LEFT_OPEN, Fault
+from streams.testing.sim.faults import EVICTED, LEFT_OPEN, Fault
 from streams.testing.sim.log import SimLog
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _ENDS: dict[str, End] = {
 _OPEN = ("commit written", "commit fenced")
 _DELAYED_SHARE = 0.15
 _DELAY_SECONDS = 0.004
+_TRACEBACK_CHARS = 1_000
 
 
 class SimHost(Host):
@@ -61,6 +63,11 @@ class SimHost(Host):
         del name
         work()
 
+    @staticmethod
+    def traceback(error: BaseException) -> str:
+        """As long as a real one, for sizes decide on checkpoints, and without the folder and the lines of this code."""
+        return f"{type(error).__name__} in a simulated task".ljust(_TRACEBACK_CHARS, ".")
+
 
 class Process:
     """A worker from its start to its end. It is the gate (`streams.testing.sim.log.Gate`) of its own log."""
@@ -90,6 +97,8 @@ class Process:
             clock=self.clock,
             host=SimHost(self._rng, 1_000 * (slot + 1) + generation),
         )
+        self._touch = self.worker.engine.touch
+        self.worker.engine.touch = self._touched  # type: ignore[method-assign]
         self.task = self.actor.start(self.worker.run())
         self.task.add_done_callback(lambda task: world.ended(self, task), context=world.context)
 
@@ -112,6 +121,13 @@ class Process:
         self.worker.stop()
         world = self.world
         self.task.add_done_callback(lambda _: world.later(seconds, world.start, self.slot), context=world.context)
+
+    def _touched(self, hot: Hot) -> None:
+        """A coroutine was used; count those that the bound drives out. A run that was restored has none either."""
+        lives = self.worker.engine._lives  # noqa: SLF001 - nothing else tells an eviction from a coroutine not yet made
+        before = len(lives) + (hot.live is not None and hot not in lives) - (hot.live is None and hot in lives)
+        self._touch(hot)
+        self._faults.hits[EVICTED] += before - len(lives)
 
     # -- the gate ------------------------------------------------------------------------------------------------
 

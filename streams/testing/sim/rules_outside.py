@@ -88,16 +88,17 @@ def _check_calls(starts: _Starts, calls: dict[tuple[str, int], list[Call]]) -> I
 
 def _check_slots(world: Judged) -> Iterator[str]:
     """A worker begins no more than it has slots for, and what a turn under way hands out at the same moment."""
-    most = 2 * world.settings.loop_slots
-    running: Counter[str] = Counter()
-    told: set[str] = set()
+    slots = {"loop": world.settings.loop_slots, "thread": world.settings.thread_slots}
+    running: Counter[tuple[str, str]] = Counter()
+    told: set[tuple[str, str]] = set()
     for call in world.outside.calls:
-        if call.what == "double":
-            continue  # a plain function, which takes a slot of another pool
-        running[call.worker] += -1 if call.ended else 1
-        if running[call.worker] > most and call.worker not in told:
-            told.add(call.worker)
-            yield f"{running[call.worker]} tasks run at once on {call.worker}, which has {most // 2} slots"
+        task = world.app.task_named(call.what)
+        pool = "loop" if task is None else task.pool  # a look-up is no task, and waits in the loop
+        place = (call.worker, pool)
+        running[place] += -1 if call.ended else 1
+        if running[place] > 2 * slots[pool] and place not in told:
+            told.add(place)
+            yield f"{running[place]} tasks run at once on {call.worker}, which has {slots[pool]} {pool} slots"
 
 
 def _check_look_ups(calls: dict[tuple[str, int], list[Call]]) -> Iterator[str]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streams.kernel.run import Phase
 from streams.log.memory.hooks import End
 from streams.log.memory.log import MemoryLog
 from streams.log.port import Log, NewRecord, Record, TopicSpec
@@ -25,7 +24,7 @@ from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EVICTED, EXPIRED, ZOMBIE, Fault, Faults, draw_faults
+from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults, faults_of
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.oblivion import outlive
@@ -99,11 +98,7 @@ class World:
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         """What a compaction was about to take away, by topic and partition, then by offset."""
         self.violations: list[str] = []
-        drawn = draw_faults(
-            random.Random(f"{seed}/faults"),  # noqa: S311
-            workers=options.workers,
-            seconds=options.seconds,
-        )
+        drawn = faults_of(seed, workers=options.workers, seconds=options.seconds)
         self.faults = Faults(drawn, only)
         self.calm = False
         self.calm_us: int | None = None
@@ -208,10 +203,6 @@ class World:
         for process in self.processes:
             found = list(check_lives(process.worker))
             self.violations += [f"at {self.loop.time():.4f}, {process.name}: {what}" for what in found]
-            partitions = process.worker.owner.partitions.values()
-            hots = [hot for partition in partitions if partition.running for hot in partition.runs.values()]
-            evicted = (h.live is None and h.run.phase is Phase.ACTIVE and h.run.blocked is None for h in hots)
-            self.faults.hits[EVICTED] += sum(evicted)
 
     @property
     def processes(self) -> list[Process]:
