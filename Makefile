@@ -34,8 +34,9 @@ kafka-demo: $(VENV)/.stack ## the same on a real Kafka, started for it and taken
 	url=$$(echo "$$stack" | sed 's/.*"kafka": "\([^"]*\)".*/\1/'); \
 	$(PY) -m streams demo $(ARGS) --log "$$url"
 
+# Two at a time, a file each: most tests wait for brokers, processes and clocks.
 test: $(VENV)/.dev ## run every test
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 sim: $(VENV)/.plain ## simulate whole clusters with faults: SEEDS=1000, or SEEDS=1-50
 	@$(PY) -m streams.testing.sim --seeds $(SEEDS) $(ARGS)
@@ -45,7 +46,7 @@ check: $(VENV)/.dev ## format, lint, types, house rules and the fast tests
 	@$(PY) -m ruff check --quiet --output-format concise .
 	@$(PY) -m mypy
 	@$(PY) -m pytest --quiet tests/test_tidy.py
-	@$(PY) -m pytest --quiet -m "not slow" --ignore=tests/test_tidy.py $(ARGS)
+	@$(PY) -m pytest --quiet --numprocesses 2 --dist loadfile -m "not slow" --ignore=tests/test_tidy.py $(ARGS)
 
 format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	@$(PY) -m ruff check --quiet --fix-only .
