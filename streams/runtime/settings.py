@@ -32,6 +32,8 @@ class WorkerSettings:
     """Inputs of one turn, and so of one transaction."""
     turn_bytes_max: int = 16_000_000
     """Encoded bytes after which a turn takes no further input."""
+    poll_seconds: float = 0.2
+    """How long a poll waits for records; a worker that stops waits for it."""
     inbox_max: int = 10_000
     """Inputs waiting for a turn, beyond which no commands are polled."""
     live_runs_max: int = 4_000

@@ -40,7 +40,6 @@ from streams.wire.topics import topics_of
 
 __all__ = ["PartitionRefused", "Worker"]
 
-_POLL_SECONDS = 0.2
 _CUT_OFF_SECONDS = 5.0
 
 
@@ -176,7 +175,7 @@ class Worker:
         while self._polling:
             while self._crowded and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
                 await asyncio.sleep(0.005)
-            records = await poller.poll(_POLL_SECONDS)
+            records = await poller.poll(self.engine.settings.poll_seconds)
             if records is None:
                 continue
             self._polled.set()
@@ -198,7 +197,7 @@ class Worker:
         self._snapshots_wanted += 1
         try:
             # No wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
-            async with asyncio.timeout(2 * _POLL_SECONDS):
+            async with asyncio.timeout(2 * self.engine.settings.poll_seconds):
                 while self.member.snapshot() is snapshot:
                     self._polled.clear()
                     await self._polled.wait()

@@ -20,7 +20,6 @@ from streams.log.port import Log
 from streams.log.sqlite import open_sqlite
 from streams.observer import Observer
 from streams.ops.verify import verify
-from streams.runtime import worker as worker_module
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.topics import ensure_topics
 from streams.runtime.worker import Worker
@@ -31,7 +30,7 @@ __all__ = ["Lab", "Recorder", "Running", "case"]
 
 PARTITIONS = 4
 
-worker_module._POLL_SECONDS = 0.02  # how long an idle poll waits is how long a worker takes to stop
+POLL_SECONDS = 0.02
 
 
 class Recorder(Observer):
@@ -115,7 +114,7 @@ class Lab:
         told = Recorder()
         # A test that moves the clock lets time pass with it, which the clock of the log does not.
         moved = {"clock_refuse_seconds": math.inf} if clock is not None else {}
-        chosen = WorkerSettings(**({"partitions": PARTITIONS} | moved | settings))
+        chosen = WorkerSettings(**({"partitions": PARTITIONS, "poll_seconds": POLL_SECONDS} | moved | settings))
         worker = Worker(
             app or self.app, log, settings=chosen, observer=told, clock=clock, owner=f"w{len(self.running) + 1}"
         )

@@ -23,12 +23,19 @@ CREATE TABLE IF NOT EXISTS opened (pid INTEGER);
 
 def outside(sql: str, *values: Any, path: str = "") -> list[Any]:
     """One statement in the outside world."""
-    connection = sqlite3.connect(path or OUTSIDE, timeout=30, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous=OFF")
-        return connection.execute(sql, values).fetchall()
-    finally:
-        connection.close()
+    for tries_left in range(5, -1, -1):
+        connection = sqlite3.connect(path or OUTSIDE, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous=OFF")
+            return connection.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            # Many processes that open and close it at once: sqlite gives up on the lock of its index, time-out or not.
+            if "locking protocol" not in str(error) or not tries_left:
+                raise
+            time.sleep(0.1)
+        finally:
+            connection.close()
+    raise AssertionError("unreachable")
 
 
 def prepare(path: str) -> None:

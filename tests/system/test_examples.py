@@ -18,17 +18,15 @@ from typing import Any
 import pytest
 
 from streams import App, RunTerminal
-from streams.cli.loader import load_file
 from streams.client import Client
 from streams.client.reading import scan
 from streams.errors import RunCancelled, RunFailed
 from streams.log.memory import MemoryLog
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import Worker
+from tests.loaded_examples import order, report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-order = load_file(EXAMPLES / "order.py")
-report = load_file(EXAMPLES / "report.py")
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from streams.cli.loader import load_file
 from streams.testing import Report, Scenario, crash_everywhere
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-order = load_file(EXAMPLES / "order.py")
-provider = load_file(EXAMPLES / "provider.py")
-report = load_file(EXAMPLES / "report.py")
+from tests.loaded_examples import order, provider, report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

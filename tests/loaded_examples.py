@@ -1,0 +1,14 @@
+"""The examples as modules, loaded once: loaded twice, their classes would be two of each name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streams.cli.loader import load_file
+
+__all__ = ["order", "provider", "report"]
+
+_EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+order = load_file(_EXAMPLES / "order.py")
+provider = load_file(_EXAMPLES / "provider.py")
+report = load_file(_EXAMPLES / "report.py")
