@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from streams import App
 from streams.ops.replay import Shadowed, Verdict, shadow
 from tests.replay.stories import EVENTS, STARTS, ends, quiet, read_only, tell
-from tests.runtime.lab import PARTITIONS, Lab
+from tests.runtime.lab import Lab
 
 __all__ = ["changed_code_is_told", "filters_narrow_it_down", "memory_is_bounded", "unchanged_code_is_the_same"]
 
@@ -17,10 +17,10 @@ async def unchanged_code_is_the_same(lab: Lab) -> None:
     """Every history is the same, and no topic has changed."""
     await tell(lab)
     await quiet(lab)
-    before = await ends(lab.log, PARTITIONS)
+    before = await ends(lab.log)
     found: list[Shadowed] = []
     report = await shadow(read_only(lab.log), lab.app, on_run=found.append)
-    assert await ends(lab.log, PARTITIONS) == before
+    assert await ends(lab.log) == before
     assert report.same, str(report)
     assert Counter(one.run_id for one in found) == Counter([*STARTS])
     assert report.counts == {Verdict.SAME: len(STARTS), **dict.fromkeys(list(Verdict)[1:], 0)}

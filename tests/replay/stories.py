@@ -72,12 +72,11 @@ async def _answer(history: History) -> None:
     await history.seen("open", ev.OpScheduled)
 
 
-async def ends(log: Log, partitions: int) -> dict[tuple[str, int], Any]:
-    """The ends of all topics, pending records included."""
-    topics = await log.list_topics()
+async def ends(log: Log) -> dict[tuple[str, int], Any]:
+    """The ends of all topics, pending records included; on a broker also of those that other tests have left."""
     found = {}
-    for topic in topics:
-        for number in range(partitions):
+    for topic, info in (await log.describe_topics(await log.list_topics())).items():
+        for number in range(info.partitions):
             found[topic, number] = await log.span(topic, number, "read_uncommitted")
     return found
 
