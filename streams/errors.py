@@ -21,6 +21,9 @@ StreamsError                 everything that `streams` raises on purpose
 ├── ValueUnreadable          stored bytes cannot be turned back into a value
 ├── WireError                bytes that are no record of ours
 ├── UsageError               a wrong flag, address or setting: one line for the user
+├── LedgerError              the ledger of a subscriber did not do what was asked
+│   ├── LedgerUnavailable    ask again later; what was asked for is safe to ask for twice
+│   └── LedgerMismatch       its tables are not what this release knows: stop
 └── LogError                 the log did not do what was asked
     ├── LogUnavailable       try again within the deadline
     ├── CommitAborted        nothing was written: drop the decisions and redo them
@@ -46,6 +49,9 @@ __all__ = [
     "Fenced",
     "InDoubt",
     "InputConflict",
+    "LedgerError",
+    "LedgerMismatch",
+    "LedgerUnavailable",
     "LogDamaged",
     "LogError",
     "LogUnavailable",
@@ -188,6 +194,18 @@ class WireError(StreamsError):
 
 class UsageError(StreamsError):
     """A wrong flag, address or setting. The message is the one line that the user sees."""
+
+
+class LedgerError(StreamsError):
+    """The ledger of an effect subscriber did not do what was asked."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger is away, locked or going down. Nothing is known of what a write did; asking again is safe."""
+
+
+class LedgerMismatch(LedgerError):
+    """The tables of the ledger are of another version than this release writes, or none of its tables are there."""
 
 
 class LogError(StreamsError):

@@ -34,7 +34,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "log": {"kernel"},
     "store": {"kernel", "wire"},
     "runtime": {"kernel", "authoring", "wire", "log.port"},
-    "effects": {"kernel", "wire", "log.port"},
+    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both.
+    "effects": {"kernel", "authoring", "wire", "log.port", "runtime.host", "runtime.crash", "runtime.failures"},
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
     "testing": {*ENGINE, "log.memory", "ops"},  # everything but real adapters
@@ -49,6 +50,10 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
     "sqlite3": {"log.sqlite", "effects.sqlite"},
     "psycopg": {"effects.postgres"},
     "psycopg_pool": {"effects.postgres"},
+    "faust": {"effects.faust"},
+    "mode": {"effects.faust"},
+    "aiokafka": {"effects.faust"},
+    "aiohttp": {"effects.faust"},
     "rocksdict": {"store.rocks"},
     "fastavro": {"wire"},
     "msgspec": {"wire"},

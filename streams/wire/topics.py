@@ -57,6 +57,10 @@ class Topics(NamedTuple):
         """The consumer group of the app's workers. Two groups would be two owners."""
         return f"{self.app}.workers"
 
+    def subscribers(self, name: str) -> str:
+        """The consumer group of the effect's own subscribers; other services choose groups of their own."""
+        return f"{self.app}.subscribers.{name}"
+
     def effect(self, name: str) -> str:
         """The topic of an effect."""
         return f"{self.app}.effects.{name}"
