@@ -20,6 +20,7 @@ __all__ = [
     "Entry",
     "Key",
     "Ledger",
+    "Outcome",
     "Query",
     "Resolution",
     "Settlement",
@@ -81,6 +82,7 @@ class Entry(NamedTuple):
 
     `deliveries` counts how often it was begun, `looks` how often it was looked up since; `claim` names the claim that
     may settle it, and is empty where there is none; `conflicts` counts messages of other content under the same key.
+    `published`: the reply or dead letter that its outcome leads to is in the log, so a rewind need not repeat it.
     """
 
     key: Key
@@ -106,6 +108,7 @@ class Entry(NamedTuple):
     conflict: str = ""
     resent: str = ""
     operator: str = ""
+    published: bool = False
 
 
 class Word(StrEnum):
@@ -156,6 +159,16 @@ class Settlement(NamedTuple):
     returned: bool = False
 
 
+class Outcome(NamedTuple):
+    """What was told to the sender of an attempt."""
+
+    key: Key
+    effect_id: str
+    epoch: int
+    attempt: int
+    status: Status
+
+
 class Resolution(NamedTuple):
     """What an operator found out. FAILED with `again` is carried out once more when its message is sent again."""
 
@@ -204,6 +217,9 @@ class Ledger(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Write what claims came to; False, and nothing written, where the claim is gone."""
+
+    async def note_published(self, outcomes: Sequence[Outcome]) -> None:
+        """Note that the replies or dead letters of these are in the log; an entry that has changed since is left."""
 
     async def transact(self, asks: Sequence[Ask], owner: str, body: Body) -> list[Verdict]:
         """Claim, let `body` work in the same transaction, and settle what it returns; all of it or nothing.

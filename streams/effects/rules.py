@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streams.effects.port import Ask, Entry, Resolution, Settlement, Status, Verdict, Word
+from streams.effects.port import Ask, Entry, Outcome, Resolution, Settlement, Status, Verdict, Word
 from streams.errors import Refused
 
-__all__ = ["is_final", "judge", "resolve", "settle"]
+__all__ = ["is_final", "judge", "published", "resolve", "settle"]
 
 _SECOND_US = 1_000_000
 _OPEN_TO_OPERATORS = frozenset({Status.PARKED, Status.UNCERTAIN, Status.FAILED})
@@ -48,7 +48,9 @@ def judge(
     newer = same_op and (ask.epoch, ask.attempt) > (entry.epoch, entry.attempt)
     if same_op and not newer and (ask.epoch, ask.attempt) < (entry.epoch, entry.attempt) and not is_final(entry):
         return Verdict(Word.STALE, entry), None
-    current = entry._replace(epoch=ask.epoch, attempt=ask.attempt, place=ask.place) if newer else entry
+    current = entry
+    if newer:
+        current = entry._replace(epoch=ask.epoch, attempt=ask.attempt, place=ask.place, published=False)
     if ask.resent and ask.resent != entry.resent and entry.status is Status.FAILED and entry.due is None:
         current = current._replace(resent=ask.resent, due=now, deliveries=0, looks=0)
     return _granted(entry, current, owner, claim, lease_until, now)
@@ -112,7 +114,16 @@ def settle(entry: Entry | None, settlement: Settlement, now: int) -> Entry | Non
         owner="",
         claim="",
         lease_until=None,
+        published=False,
     )
+
+
+def published(entry: Entry | None, outcome: Outcome) -> Entry | None:
+    """The entry once its reply or dead letter is in the log; None where it has changed since, or is noted already."""
+    if entry is None or entry.published:
+        return None
+    told = Outcome(entry.key, entry.effect_id, entry.epoch, entry.attempt, entry.status)
+    return entry._replace(published=True) if told == outcome else None
 
 
 def resolve(entry: Entry | None, resolution: Resolution, now: int) -> Entry:
@@ -136,4 +147,5 @@ def resolve(entry: Entry | None, resolution: Resolution, now: int) -> Entry:
         claim="",
         lease_until=None,
         operator=resolution.operator,
+        published=False,
     )
