@@ -63,7 +63,7 @@ async def existing_ledger(args: argparse.Namespace) -> AsyncIterator[Ledger]:
     url = ledger_url(args)
     if not is_there(url):
         raise UsageError(
-            f"there is no ledger at {url}; name another with --ledger; a subscriber makes one: streams subscribe MODULE:APP"
+            f"there is no ledger at {url}; name another with --ledger, or run a subscriber: streams subscribe MODULE:APP"
         )
     ledger = await open_ledger(url)
     try:
