@@ -62,9 +62,8 @@ async def existing_ledger(args: argparse.Namespace) -> AsyncIterator[Ledger]:
     """The ledger that the arguments mean, which must be there: opening the address of a file would make one."""
     url = ledger_url(args)
     if not is_there(url):
-        raise UsageError(
-            f"there is no ledger at {url}; name another with --ledger, or run a subscriber: streams subscribe MODULE:APP"
-        )
+        make = "a subscriber makes it: streams subscribe MODULE:APP"
+        raise UsageError(f"there is no ledger at {url}; name another with --ledger; {make}")
     ledger = await open_ledger(url)
     try:
         await ledger.check()
