@@ -71,16 +71,16 @@ def test_what_is_given_up_ends_the_request_with_the_words_in_the_ledger() -> Non
 def test_a_crash_between_ledger_and_reply_is_made_good_by_saying_it_again(word: Resolution) -> None:
     async def story(shop: Shop) -> None:
         await shop.entry(message("o-1"), Status.PARKED)
-        reply = shop.client.reply
+        reply = shop.client.answer
 
         async def broken(*_: object, **__: object) -> None:
             raise LogUnavailable("away")
 
-        shop.client.reply = broken  # type: ignore[method-assign, assignment]
+        shop.client.answer = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(LogUnavailable):
             await settle_by_hand(shop.client, shop.ledger, key_of("o-1"), word)
         assert await replies(shop, "o-1") == []
-        shop.client.reply = reply  # type: ignore[method-assign]
+        shop.client.answer = reply  # type: ignore[method-assign]
         again = await settle_by_hand(shop.client, shop.ledger, key_of("o-1"), word)
         assert (again.new, again.reply is not None) == (False, True)
         third = await settle_by_hand(shop.client, shop.ledger, key_of("o-1"), word)
