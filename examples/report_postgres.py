@@ -7,10 +7,10 @@
     streams resume r-1 --value '{"approved": true}'
 
 Beside examples/report.py, where a node writes the row itself, and finds its own row when it has to write again. Here
-the flow `store` asks a subscriber for it. The subscriber's ledger lies in the same database as the table, so the handler
-is given the transaction in which the ledger notes the outcome: it writes, and both are there or none of it. No key in
-the table is needed for that. Another text for the same topic and period is told from a repeat by the ledger: it is
-never written, and stays visible (`streams ledger show report/sales/2026-09 --effect reports`).
+the flow `store` asks a subscriber for it. Its ledger lies in the same database as the table, so the handler is given
+the transaction in which the ledger notes the outcome: it writes, and both are there or none of it. No key in the table
+is needed for that. Another text for the same topic and period is told from a repeat by the ledger: it is never written,
+and stays visible (`streams ledger show report/sales/2026-09 --effect reports`).
 """
 
 from __future__ import annotations
