@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streams.effects.sqlite.connection import path_of
 from streams.effects.sqlite.ledger import SqliteLedger, open_sqlite_ledger
 
-__all__ = ["SqliteLedger", "open_sqlite_ledger"]
+__all__ = ["SqliteLedger", "open_sqlite_ledger", "path_of"]
