@@ -13,10 +13,10 @@ from streams.cli.loader import load_app, rename
 from streams.cli.logs import open_log
 from streams.cli.parser import Verbs, log_url, seconds
 from streams.cli.serve import leave_if_held, loop_factory, stop_on_signals
-from streams.cli.terminal import console, note, print_json, safe
+from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch_effects import SubscriberObserver
 from streams.effects.subscriber import Subscriber, SubscriberSettings
-from streams.errors import UsageError
+from streams.errors import LogDamaged, UsageError
 
 __all__ = ["add"]
 
@@ -76,12 +76,16 @@ async def _serve(args: argparse.Namespace, app: App, names: list[str]) -> int:
                 settings=SubscriberSettings(lease_seconds=args.lease),
                 observer=SubscriberObserver(as_json=as_json),
                 only=names,
+                strict=args.strict,
             )
             stop_on_signals(subscriber.stop, "handlers")
             _greet(app, names, log.url, ledger.url, as_json=as_json)
             await subscriber.run()
         finally:
             await ledger.close()
+    except LogDamaged as error:  # a refused partition, where `--strict` wants that to be the end
+        complain(str(error))
+        code = 1
     finally:
         await log.close()
     leave_if_held(code)

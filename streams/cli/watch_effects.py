@@ -12,7 +12,6 @@ __all__ = ["SubscriberObserver"]
 
 _GATHER_SECONDS = 0.3
 _COUNT_SECONDS = 1.0
-_ENDS = ("closed", "lost", "refused", "revoked")
 
 
 class SubscriberObserver(TerminalObserver):
@@ -76,9 +75,10 @@ class SubscriberObserver(TerminalObserver):
     def _tell_effects(self) -> None:
         self._waiting = None
         for effect, states in sorted(self._owned.items()):
-            owned = sorted(number for number, state in states.items() if state not in _ENDS)
+            owned = sorted(number for number, state in states.items() if state == "open")
+            pending = any(state == "opening" for state in states.values())
             text = f"partitions {ranges(owned)}" if owned else "no partitions; other subscribers have them all"
-            if self._said.get(effect) != text:
+            if self._said.get(effect) != text and not (pending and not owned):
                 self._said[effect] = text
                 self._say("owns", f"{effect}: {text}", effect=effect, partitions=owned)
 
