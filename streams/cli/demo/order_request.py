@@ -22,6 +22,7 @@ AFTER_PAYING = f"effect.called/{EFFECT}:2"
 async def tell(play: Play) -> Ending:
     """Play it and say what came of it."""
     say, stage = play.narrator, play.stage
+    await play.prepare_ledger()
     say.title(
         "streams demo order --via subscriber",
         "the worker asks, a subscriber pays; both are killed at the worst moments, and the order is paid once",
