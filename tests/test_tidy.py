@@ -72,8 +72,8 @@ KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}
 BROAD = {"Exception", "BaseException"}
 PUBLIC = (
     "App Cancelled ChildFailed Context Effect Evicted Fail Found Goto Graph InputConflict NoSuchInterrupt Node "
-    "NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Task TaskContext TaskFailed TimedOut "
-    "Unknown UnknownRun Withdrawn Won Workflow extend merge"
+    "NotFound Op OpError Refused RequestFailed Retry RunTerminal Send Signal StreamsError Task TaskContext TaskFailed "
+    "TimedOut Unknown UnknownRun Withdrawn Won Workflow extend merge"
 ).split()
 
 
