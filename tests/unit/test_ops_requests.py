@@ -131,10 +131,10 @@ async def test_the_history_tells_of_each_attempt_and_of_what_came_late(world: As
     assert re.match(r"attempt 1 of request payments failed after .* \(it may have done its work\): TIMED_OUT", texts[2])
     assert texts[3] == "request payments out again, attempt 2"
     assert texts[4].startswith("reply refused: STALE_REPLY: the reply is for effect 'r@0/1', attempt 1 of epoch 1")
-    assert texts[5] == "attempt 1 of request payments ended too late to count: p0"
-    assert re.match(r"request payments completed after .*, attempt 2: p1", texts[6])
+    assert texts[5] == 'attempt 1 of request payments ended too late to count: "p0"'
+    assert re.match(r"request payments completed after .*, attempt 2: \"p1\"", texts[6])
     assert texts[-2].startswith("reply refused: RUN_TERMINAL")
-    assert texts[-1] == "attempt 2 of request payments ended too late to count: p2"
+    assert texts[-1] == 'attempt 2 of request payments ended too late to count: "p2"'
     effects = [(out.effect, out.attempt) for out in (await world.diagnosis()).effects]
     assert effects == [("payments", 1), ("payments", 2), ("mails", 0)]
 
