@@ -35,7 +35,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "log": {"kernel", "embedded"},
     "store": {"kernel", "wire"},
     "runtime": {"kernel", "authoring", "wire", "log.port"},
-    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both.
+    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both. At its
+    # start it makes and checks the app's topics, as a worker does.
     "effects": {
         "kernel",
         "authoring",
@@ -45,6 +46,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
         "runtime.host",
         "runtime.crash",
         "runtime.failures",
+        "runtime.origin",
+        "runtime.topics",
     },
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
@@ -81,9 +84,9 @@ KERNEL_BANNED_NAMES = {"utcnow", "today", "uuid1", "uuid4"}  # as names, attribu
 KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}
 BROAD = {"Exception", "BaseException"}
 PUBLIC = (
-    "App Cancelled ChildFailed Context Effect Evicted Fail Found Goto Graph InputConflict NoSuchInterrupt Node "
-    "NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Task TaskContext TaskFailed TimedOut "
-    "Unknown UnknownRun Withdrawn Won Workflow extend merge"
+    "App Cancelled ChildFailed Context Effect EffectContext Evicted Fail FencingToken Found Goto Graph InputConflict "
+    "NoSuchInterrupt Node NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Subscription Task "
+    "TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow extend merge"
 ).split()
 
 
