@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,8 @@ import pytest
 from streams.dev import Kafka
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
-from tests.effects.real.stage import Stage, stage
+from tests.effects.real.play import play
+from tests.effects.real.stage import Pair, Stage
 from tests.runtime.history import start, until
 from tests.system.processes import on_each_log
 
@@ -22,24 +21,6 @@ APP = "tests.effects.real.buying"
 KINDS = ("looked_up", "blind", "keyed", "once")
 SLOW_MS = 20_000
 """The provider has done its work at once, and answers so late that a kill is sure to come before."""
-
-
-def play(folder: Path, kafka: Kafka | None, *scenes: Callable[[Stage], Awaitable[None]]) -> None:
-    """Play scenes at the same time, each on a stage of its own."""
-
-    async def one(number: int, scene: Callable[[Stage], Awaitable[None]]) -> None:
-        async with stage(folders[number], kafka) as s:
-            await scene(s)
-
-    async def all_of_them() -> None:
-        async with asyncio.TaskGroup() as group:
-            for number, scene in enumerate(scenes):
-                group.create_task(one(number, scene))
-
-    folders = [folder / str(number) for number in range(len(scenes))]
-    for each in folders:
-        each.mkdir()
-    asyncio.run(all_of_them())
 
 
 async def die_at(s: Stage, point: str, workflow: str) -> None:
@@ -56,9 +37,7 @@ async def parked(s: Stage, run_id: str) -> ev.OpParked:
 
 
 async def close(s: Stage) -> None:
-    for process in s.processes:
-        if process.process.returncode is None:
-            assert await process.stop() == 0
+    await s.close()
     await s.check()
 
 
@@ -84,7 +63,7 @@ def test_f26_a_worker_killed_before_the_call_of_a_task(tmp_path: Path, broker: K
         assert s.outside.asked("once") == []
         await close(s)
 
-    play(tmp_path, broker, looked_up, once)
+    play(tmp_path, Pair(broker), looked_up, once)
 
 
 @on_each_log
@@ -112,7 +91,7 @@ def test_f26_a_worker_killed_between_the_call_of_a_task_and_its_return(tmp_path:
         assert await s.history.result("once") == "seen at the provider"
         await close(s)
 
-    play(tmp_path, broker, scene)
+    play(tmp_path, Pair(broker), scene)
 
 
 @on_each_log
@@ -135,7 +114,7 @@ def test_f26_a_worker_killed_after_the_return_of_a_task(tmp_path: Path, broker: 
         assert s.outside.holds("once") == 1
         await close(s)
 
-    play(tmp_path, broker, looked_up, once)
+    play(tmp_path, Pair(broker), looked_up, once)
 
 
 def test_f26_a_provider_that_does_the_work_of_a_task_and_drops_the_connection(tmp_path: Path):
@@ -152,7 +131,7 @@ def test_f26_a_provider_that_does_the_work_of_a_task_and_drops_the_connection(tm
         assert len(s.outside.asked("looked_up")) == 1
         await close(s)
 
-    play(tmp_path, None, scene)
+    play(tmp_path, Pair(), scene)
 
 
 @on_each_log
@@ -189,7 +168,7 @@ def test_f26_a_provider_that_is_away_when_a_task_is_looked_up(tmp_path: Path, br
         assert s.outside.holds("looked_up") == 1
         await close(s)
 
-    play(tmp_path, broker, comes_back, stays_away)
+    play(tmp_path, Pair(broker), comes_back, stays_away)
 
 
 @on_each_log
@@ -210,4 +189,4 @@ def test_f26_a_worker_frozen_before_the_call_of_a_task_is_too_late(tmp_path: Pat
         assert s.outside.holds("looked_up") == 1
         await close(s)
 
-    play(tmp_path, broker, scene)
+    play(tmp_path, Pair(broker), scene)
