@@ -20,7 +20,7 @@ from streams.log.sqlite.place import parse_url, refuse_network
 from streams.runtime import crash
 from streams.wire.topics import topics_of
 
-__all__ = ["connect", "existing", "exists", "open_log"]
+__all__ = ["app_of", "connect", "existing", "exists", "open_log"]
 
 _COMMANDS = topics_of("").commands  # what the names of command topics end in
 APPEAR_SECONDS = 5.0
@@ -55,6 +55,11 @@ def exists(url: str) -> bool:
     place = parse_url(url)
     refuse_network(place.path)
     return Path(place.path).exists()
+
+
+def app_of(args: argparse.Namespace) -> str | None:
+    """The app that the arguments or the environment name, if they do."""
+    return getattr(args, "app", None) or os.environ.get("STREAMS_APP") or None
 
 
 @asynccontextmanager
@@ -99,7 +104,7 @@ async def _wait_for_file(url: str, patience: float) -> float:
 
 
 async def _app_name(args: argparse.Namespace, log: Log, patience: float) -> str:
-    wanted = getattr(args, "app", None) or os.environ.get("STREAMS_APP")
+    wanted = app_of(args)
     deadline = asyncio.get_running_loop().time() + patience
     while True:
         apps = [name.removesuffix(_COMMANDS) for name in await log.list_topics() if name.endswith(_COMMANDS)]

@@ -18,6 +18,7 @@ __all__ = [
     "LOG_DEFAULT",
     "Verbs",
     "attribute",
+    "duration",
     "json_value",
     "log_url",
     "new_file",
@@ -195,6 +196,14 @@ def seconds(text: str) -> float:
     if not 0 <= value < 1e9:
         raise _wrong(f"{_short(text)} is no number of seconds")
     return value
+
+
+def duration(text: str) -> float:
+    """How long, in seconds: 60d, 12h, 30m, 90s."""
+    found = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
+    if found is None:
+        raise _wrong(f"{_short(text)} is no length of time, such as 60d, 12h, 30m or 90s")
+    return int(found[1]) * {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}[found[2]]
 
 
 def new_file(text: str) -> str:

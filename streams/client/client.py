@@ -76,6 +76,10 @@ class Client:
         """The partition count of the app. Raises `UsageError` where its topics do not exist."""
         return await self._sender.partitions()
 
+    async def partition(self, run_id: str) -> int:
+        """Where the run lives."""
+        return await self._sender.partition(run_id)
+
     # -- commands ------------------------------------------------------------------------------------------------
 
     @overload
@@ -186,6 +190,10 @@ class Client:
 
     async def repair(self, run_id: str, request: cmd.Repair, /, *, operator: str = "") -> Sent:
         """Give a damaged run the state that `request` holds; `streams.ops.repair` makes one of what can be read."""
+        return await self._send(run_id, request, None, operator)
+
+    async def reply(self, run_id: str, request: cmd.Reply, /, *, operator: str = "") -> Sent:
+        """Answer a request in the place of its subscriber."""
         return await self._send(run_id, request, None, operator)
 
     # -- what became of it ---------------------------------------------------------------------------------------
