@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from streams.cli.ledgers import open_ledger
 
+from streams.cli.ledgers import open_ledger
 from streams.effects.port import Entry, Key, Ledger, Query, Status
 from streams.errors import WireError
 from streams.kernel.commands import Reply
@@ -125,6 +125,12 @@ class Books:
         """How often each key was written by a transactional handler."""
         return Counter(key for (key,) in sql(self.url, "SELECT key FROM written"))
 
+    async def age(self, by_us: int) -> None:
+        """Let all that the ledger knows have happened so much earlier."""
+        names = [name for name in Entry._fields if name.endswith("_at")]
+        changes = ", ".join(f"{name} = {name} - ?" for name in names)
+        await asyncio.to_thread(sql, self.url, f"UPDATE streams_ledger SET {changes}", *[by_us] * len(names))
+
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def pending(self, effect: str) -> int:
@@ -194,7 +200,8 @@ class Books:
             if given_up or entry.status is Status.PARKED:
                 assert key in told, f"{effect} {key} is {entry.status} and has no dead letter"
         for one in letters:
-            assert one.code and one.letter.reason, f"a dead letter without a cause: {one}"
+            assert one.code, f"a dead letter without a code: {one}"
+            assert one.letter.reason, f"a dead letter without a reason: {one}"
             if one.message is None or one.code in NO_ENTRY:
                 continue
             entry = entries[one.message.idempotency_key]
@@ -213,7 +220,7 @@ class Books:
         found = replies.get((message.effect_id, message.epoch, message.attempt), [])
         assert len(set(found)) <= 1, f"replies that differ: {found}"
         if entry is None:
-            assert found and found[0].error, f"no error reply to what nobody could read: {message}"
+            assert [reply for reply in found if reply.error], f"no error reply to what nobody could read: {message}"
             return
         own = (entry.effect_id, entry.epoch, entry.attempt) == (message.effect_id, message.epoch, message.attempt)
         if own and entry.status is Status.DONE:

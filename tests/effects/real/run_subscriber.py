@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from streams.cli.ledgers import open_ledger
 from streams.effects.subscriber import Subscriber, SubscriberSettings
 
+from streams.cli.ledgers import open_ledger
 from streams.cli.logs import open_log
 from streams.runtime import crash
 from tests.system.run_worker import Teller

@@ -56,13 +56,13 @@ class Pair(NamedTuple):
 class Stage:
     """A log, a ledger, the provider, and the processes of a test."""
 
-    def __init__(self, folder: Path, log: Log, url: str, ledger_url: str, app: str) -> None:
+    def __init__(self, folder: Path, log: Log, url: str, ledger_url: str, app: str, outside: Outside | None) -> None:
         self.folder = folder
         self.log = log
         self.url = url
         self.ledger_url = ledger_url
         self.app = app
-        self.outside = Outside(folder)
+        self.outside = outside or Outside(folder)
         self.history = Follower(log, app, EFFECTS, PARTITIONS)
         self.books = Books(log, self.history.topics, ledger_url, PARTITIONS, folder)
         self.processes: list[Process] = []
@@ -152,15 +152,25 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, pair: Pair = Pair()) -> AsyncIterator[Stage]:  # noqa: B008 - a frozen value
-    """An app of its own on a fresh sqlite log or on a broker; ends every process of the test."""
+async def stage(
+    folder: Path,
+    pair: Pair = Pair(),  # noqa: B008 - a frozen value
+    *,
+    app: str = "",
+    outside: Outside | None = None,
+) -> AsyncIterator[Stage]:
+    """An app of its own on a fresh sqlite log or on a broker; ends every process of the test.
+
+    `app` and `outside` are those of another stage, of which this is the double.
+    """
     kafka = pair.kafka
     url = members(kafka) if kafka else f"sqlite:///{folder}/log.db?session_timeout_ms=1000"
     log = await open_log(url)
     ledger_url = pair.ledger_url or f"sqlite:///{folder}/ledger.db"
-    found = Stage(folder, log, url, ledger_url, f"stage-{uuid4().hex[:8]}")
+    found = Stage(folder, log, url, ledger_url, app or f"stage-{uuid4().hex[:8]}", outside)
     try:
-        await found.outside.up()
+        if outside is None:
+            await found.outside.up()
         await ensure_topics(log, found.history.topics, PARTITIONS)
         yield found
     finally:

@@ -14,12 +14,12 @@ from tests.effects.real.notes import note
 
 from provider_client import ProviderRefused, ProviderUnavailable  # isort: skip - `buying` knows the way to it
 
-EFFECTS = ("holds", "keyed", "once", "rows", "odd", "odd_rows", "ticks")
+EFFECTS = ("holds", "keyed", "once", "rows", "odd", "odd_rows", "deadly", "ticks")
 TABLE = "CREATE TABLE IF NOT EXISTS written (key TEXT, effect_id TEXT, run TEXT, value TEXT)"
 """Without any unique column: what is written twice is seen twice."""
 
 app = App(os.environ.get("STAGE_APP", "till"))
-holds, keyed, once, rows, odd, odd_rows, ticks = (app.effect(name, dict, reply=str) for name in EFFECTS)
+holds, keyed, once, rows, odd, odd_rows, deadly, ticks = (app.effect(name, dict, reply=str) for name in EFFECTS)
 often = Retry(max_attempts=1_000, initial=0.05, max_delay=0.3)
 few = Retry(max_attempts=3, initial=0.05, max_delay=0.1)
 on_sqlite = os.environ.get("STAGE_LEDGER", "sqlite:").startswith("sqlite:")
@@ -132,6 +132,17 @@ async def strangely(ctx: EffectContext, payload: dict[str, Any]) -> Any:
     if how == "block":
         time.sleep(1.5)  # noqa: ASYNC251 - what must not be done
     return strange(how, ctx)
+
+
+def never_there(ctx: EffectContext, payload: dict[str, Any]) -> NotFound:
+    note(ctx, "never there")
+    return NotFound()
+
+
+@app.subscriber(deadly, reconcile=never_there, retry=few, looks=often)
+async def die(ctx: EffectContext, payload: dict[str, Any]) -> str:
+    note(ctx, "die")
+    os._exit(9)
 
 
 # -- workflows -------------------------------------------------------------------------------------------------------
