@@ -61,6 +61,7 @@ class App:
         self._signals: dict[str, Any] = {}
         self._effects: dict[str, Any] = {}
         self._subscriptions: dict[str, Subscription[Any, Any]] = {}
+        self._replies: dict[str, Any] = {}
 
     # -- declarations --------------------------------------------------------------------------------------------
 
@@ -186,17 +187,24 @@ class App:
         return Signal(name, type)
 
     @overload
-    def effect(self, name: str, type: type[E], /) -> Effect[E, None]: ...
+    def effect(self, name: str, type: type[E], /, *, retry: Retry | None = None) -> Effect[E, None]: ...
     @overload
-    def effect(self, name: str, type: type[E], /, *, reply: type[Y]) -> Effect[E, Y]: ...
-    def effect(self, name: str, type: Any, /, *, reply: Any = None) -> Any:
-        """Declare an effect, which gets a topic of its own."""
+    def effect(self, name: str, type: type[E], /, *, reply: type[Y], retry: Retry | None = None) -> Effect[E, Y]: ...
+    def effect(self, name: str, type: Any, /, *, reply: Any = None, retry: Retry | None = None) -> Any:
+        """Declare an effect, which gets a topic of its own.
+
+        `reply` is the type that completes a `ctx.request` of it; without it a request is completed by None. `retry`
+        bounds how often a request is sent again that ran out of time, or was answered by a retryable error.
+        """
         if check_name("effect", name).endswith(".dead"):
             message = f"effect {name!r}: no effect name ends in '.dead', which is for what subscribers gave up on"
             raise ValueError(message)
-        self._effects[name] = type
-        self.annotations.append(type)
-        return Effect(name, type, reply)
+        if retry is not None and retry.terminal:
+            message = f"effect {name!r}: a reply brings no exception, so leave terminal= out; it says itself if it is"
+            raise ValueError(message)
+        self._effects[name], self._replies[name] = type, reply
+        self.annotations += [type] if reply is None else [type, reply]
+        return Effect(name, type, reply, make_policy(retry, None)._replace(timeout=None))
 
     def subscriber(
         self,
@@ -311,6 +319,10 @@ class App:
     def subscriptions(self) -> Mapping[str, Subscription[Any, Any]]:
         """The subscribers by the names of their effects."""
         return self._subscriptions
+    @property
+    def replies(self) -> Mapping[str, Any]:
+        """The declared effects and the types of the replies to their requests."""
+        return self._replies
 
 
 class AppDefinitions:
@@ -320,6 +332,7 @@ class AppDefinitions:
         self.app = app
         self.signals = app.signals
         self.effects = app.effects
+        self.replies = app.replies
         self.workflow = app.find
         self.versions = app.versions
         self.task = app.task_named
