@@ -60,8 +60,8 @@ class App:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._signals: dict[str, Any] = {}
         self._effects: dict[str, Any] = {}
-        self._subscriptions: dict[str, Subscription[Any, Any]] = {}
         self._replies: dict[str, Any] = {}
+        self._subscriptions: dict[str, Subscription[Any, Any]] = {}
 
     # -- declarations --------------------------------------------------------------------------------------------
 
@@ -319,6 +319,7 @@ class App:
     def subscriptions(self) -> Mapping[str, Subscription[Any, Any]]:
         """The subscribers by the names of their effects."""
         return self._subscriptions
+
     @property
     def replies(self) -> Mapping[str, Any]:
         """The declared effects and the types of the replies to their requests."""

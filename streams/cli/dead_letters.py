@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from streams.cli.ledgers import add_ledger, existing_ledger, is_there, ledger_url
+from streams.cli.ledgers import add_ledger, possible_ledger
 from streams.cli.logs import connect
 from streams.cli.look import reading
 from streams.cli.parser import Verbs, run_id
@@ -20,7 +19,7 @@ from streams.cli.render import facts, local_time
 from streams.cli.terminal import console, error_text, note, plain, print_json, show
 from streams.client import Client
 from streams.effects.port import Ledger
-from streams.errors import Refused, UsageError
+from streams.errors import LedgerUnavailable, Refused, UsageError
 from streams.ops.dead_letters import Letter, Post, SentBack, Which
 from streams.ops.outbox import effect_names
 
@@ -168,9 +167,10 @@ def _tell(one: SentBack) -> None:
 @asynccontextmanager
 async def _ledger(args: argparse.Namespace) -> AsyncIterator[Ledger | None]:
     """The ledger, where one is named or lies at the usual place: it knows what only a person may repeat."""
-    named = args.ledger is not None or bool(os.environ.get("STREAMS_LEDGER"))
-    if args.effect is None or not (named or is_there(ledger_url(args))):
+    if args.effect is None:
         yield None
         return
-    async with existing_ledger(args) as ledger:
+    async with possible_ledger(args) as (ledger, flaw):
+        if flaw:
+            raise LedgerUnavailable(f"{flaw}; it knows what only a person may repeat, so nothing was sent back")
         yield ledger

@@ -9,11 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from streams.effects.port import Ledger
-from streams.errors import UsageError
+from streams.errors import LedgerError, UsageError
 from streams.log.address import shown
 from streams.log.sqlite.place import parse_url
 
-__all__ = ["LEDGER_DEFAULT", "add_ledger", "existing_ledger", "is_there", "ledger_url", "open_ledger"]
+__all__ = [
+    "LEDGER_DEFAULT",
+    "add_ledger",
+    "existing_ledger",
+    "is_there",
+    "ledger_url",
+    "open_ledger",
+    "possible_ledger",
+]
 
 LEDGER_DEFAULT = "sqlite:///streams-ledger.db"
 
@@ -62,12 +70,30 @@ async def existing_ledger(args: argparse.Namespace) -> AsyncIterator[Ledger]:
     """The ledger that the arguments mean, which must be there: opening the address of a file would make one."""
     url = ledger_url(args)
     if not is_there(url):
-        raise UsageError(
-            f"there is no ledger at {url}; name another with --ledger; a subscriber makes one: streams subscribe MODULE:APP"
-        )
+        make = "a subscriber makes it: streams subscribe MODULE:APP"
+        raise UsageError(f"there is no ledger at {url}; name another with --ledger; {make}")
     ledger = await open_ledger(url)
     try:
         await ledger.check()
         yield ledger
+    finally:
+        await ledger.close()
+
+
+@asynccontextmanager
+async def possible_ledger(args: argparse.Namespace) -> AsyncIterator[tuple[Ledger | None, str]]:
+    """The ledger that is named, or lies at the usual place; else None, with the reason where one was named."""
+    url = ledger_url(args)
+    named = url != LEDGER_DEFAULT
+    try:
+        if not is_there(url):
+            yield None, f"there is no ledger at {shown(url)}" if named else ""
+            return
+        ledger = await open_ledger(url)
+    except LedgerError as error:
+        yield None, f"the ledger {shown(url)} cannot be asked: {error}"
+        return
+    try:
+        yield ledger, ""
     finally:
         await ledger.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from streams.cli.ledgers import add_ledger, possible_ledger
 from streams.cli.logs import connect
 from streams.cli.parser import Verbs, attribute, run_id
 from streams.cli.render import history_table, run_facts, runs_table
@@ -42,6 +43,8 @@ def add(verbs: Verbs) -> None:
     ):
         parser = verbs.add("look", name, run, help_, f"streams {name} o-1")
         parser.add_argument("run", metavar="RUN", type=run_id, help="the id of the run")
+        if name == "diagnose":
+            add_ledger(parser)
 
 
 def _runs(args: argparse.Namespace) -> int:
@@ -98,10 +101,14 @@ def _history(args: argparse.Namespace) -> int:
 def _diagnose(args: argparse.Namespace) -> int:
     async def look() -> int:
         async with connect(args) as client:
-            with reading() as report:
-                found = await diagnose(client, args.run, now=SystemClock().now_us(), progress=report)
+            async with possible_ledger(args) as (ledger, flaw):
+                with reading() as report:
+                    now = SystemClock().now_us()
+                    found = await diagnose(client, args.run, now=now, progress=report, ledger=ledger)
             if found is None:
                 raise _unknown(client, args.run)
+        if flaw and found.effects:
+            found = found._replace(ledger_error=flaw)
         if getattr(args, "json", False):
             print_json(found.plain())
         else:

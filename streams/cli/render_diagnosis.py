@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -11,10 +12,13 @@ from rich.text import Text
 
 from streams.cli.render import facts, local_time, status_text
 from streams.cli.terminal import error_text, plain, safe
+from streams.ops.deliveries import OutEffect
 from streams.ops.diagnose import Diagnosis, DoneTask, OpenTask
 from streams.ops.texts import span
 
 __all__ = ["diagnosis"]
+
+_LEDGER = {"done": "green", "parked": "bold red", "failed": "red"}
 
 
 def diagnosis(found: Diagnosis) -> Group:
@@ -29,8 +33,11 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
         yield Padding(_tasks(found), (0, 0, 0, 2))
     if found.effects:
         yield _title("effects that are out")
-        pairs = [(effect.effect, f"key {effect.key}, id {effect.effect_id}") for effect in found.effects]
-        yield Padding(facts(pairs), (0, 0, 0, 2))
+        yield Padding(facts((effect.effect, _effect(effect)) for effect in found.effects), (0, 0, 0, 2))
+        for command in dict.fromkeys(command for effect in found.effects for command in effect.advice):
+            yield Padding(plain(command, "bold"), (0, 0, 0, 4))
+    if found.ledger_error:
+        yield Padding(plain(found.ledger_error, "yellow"), (1, 0, 0, 0))
     if found.last_error is not None:
         error = found.last_error
         where = f" ({error.kind}, op {error.op})" if error.op else f" ({error.kind})"
@@ -83,6 +90,36 @@ def _done(task: DoneTask) -> Text:
     style = "red" if task.outcome.startswith("failed") else "green"
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
     return Text.assemble((f"{safe(task.outcome)}{attempt}", style), (f" at {local_time(task.at, '%H:%M:%S')}", "dim"))
+
+
+def _effect(effect: OutEffect) -> Text:
+    attempt = f", attempt {effect.attempt}" if effect.attempt else ""
+    message, ledger = effect.message, effect.ledger
+    text = plain(f"key {effect.key}, id {effect.effect_id}{attempt}")
+    if message is None:
+        return text.append("; its message is kept no more", "dim")
+    style = "yellow" if message.state == "pending" else "green"
+    text.append(f"; {message.state}", style)
+    where = f" at {message.topic}[{message.partition}]@{message.offset}, {span(message.waits_us)} old"
+    text.append_text(plain(where, "dim"))
+    if message.state == "pending":
+        behind = f", group {message.group}, lag {message.lag}" if message.begun else ", nobody has subscribed yet"
+        text.append_text(plain(behind, "yellow"))
+    if message.letter is not None:
+        text.append_text(plain(f", dead letter {message.letter}", "red"))
+    if ledger is not None:
+        text.append_text(_entry(ledger))
+    return text
+
+
+def _entry(ledger: Mapping[str, Any]) -> Text:
+    style = _LEDGER.get(ledger["status"], "yellow")
+    text = plain(f"ledger: {ledger['status']}", style)
+    tries = f", try {ledger['deliveries']}" if ledger["deliveries"] != 1 else ""
+    due = f", due {local_time(ledger['due'], '%H:%M:%S')}" if ledger["due"] else ""
+    owner = f", by {ledger['owner']}" if ledger["owner"] else ""
+    error = f", {error_text(ledger['error']['code'], ledger['error']['message'])}" if ledger["error"] else ""
+    return Text.assemble("; ", text, plain(f"{owner}{tries}{due}{error}"))
 
 
 def _open(task: OpenTask) -> Text:

@@ -192,8 +192,8 @@ class Client:
         """Give a damaged run the state that `request` holds; `streams.ops.repair` makes one of what can be read."""
         return await self._send(run_id, request, None, operator)
 
-    async def reply(self, run_id: str, request: cmd.Reply, /, *, operator: str = "") -> Sent:
-        """Answer a request in the place of its subscriber."""
+    async def answer(self, run_id: str, request: cmd.Reply, /, *, operator: str = "") -> Sent:
+        """Answer a request in the place of its subscriber, with a value that is encoded already."""
         return await self._send(run_id, request, None, operator)
 
     # -- what became of it ---------------------------------------------------------------------------------------

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 from streams.client import Client, RunView, StoredEvent
 from streams.client.reading import Progress
+from streams.effects.port import Ledger
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
 from streams.kernel.run import OpPhase, is_terminal
 from streams.ops.advice import Advice, advice_for
+from streams.ops.deliveries import LedgerView, OutEffect, effect_lines, effects_of, join, ledger_view
 from streams.ops.nexts import Next, nexts
 from streams.ops.ownership import Ownership, ownership
 from streams.ops.texts import iso, iso_ms, span
 from streams.ops.views import blocking_error
 
-__all__ = ["Diagnosis", "DoneTask", "LastError", "OpenTask", "OutEffect", "Snapshot", "diagnose", "diagnosis_of"]
+__all__ = ["Diagnosis", "DoneTask", "LastError", "OpenTask", "Snapshot", "diagnose", "diagnosis_of"]
 
 
 class Snapshot(NamedTuple):
@@ -52,17 +54,6 @@ class OpenTask(NamedTuple):
     due: str | None
 
 
-class OutEffect(NamedTuple):
-    """An effect message in the outbox; `offset` is that of the event that was committed with it."""
-
-    effect_id: str
-    effect: str
-    key: str
-    seq: int
-    offset: int
-    at: str
-
-
 class LastError(NamedTuple):
     """The latest thing that went wrong, and whether it is over."""
 
@@ -75,7 +66,10 @@ class LastError(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What to know of a run that does not get on. `backlog` counts commands that no worker has taken."""
+    """What to know of a run that does not get on. `backlog` counts commands that no worker has taken.
+
+    `ledger_error` says why nothing is known of what subscribers have done, where a ledger was to be asked.
+    """
 
     run_id: str
     workflow: str
@@ -93,6 +87,7 @@ class Diagnosis(NamedTuple):
     effects: list[OutEffect]
     last_error: LastError | None
     advice: list[Advice]
+    ledger_error: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -103,18 +98,26 @@ class Diagnosis(NamedTuple):
         return list(_lines(self))
 
 
-async def diagnose(client: Client, run_id: str, *, now: int, progress: Progress | None = None) -> Diagnosis | None:
-    """Read everything that the log knows of a run; None where there is no such run. `now` in microseconds."""
+async def diagnose(
+    client: Client, run_id: str, *, now: int, progress: Progress | None = None, ledger: Ledger | None = None
+) -> Diagnosis | None:
+    """Read everything that the log knows of a run; None where there is no such run. `now` in microseconds.
+
+    With a `ledger`, also what subscribers have done about its effects.
+    """
     view = await client.get(run_id)
     if view is None:
         return None
     # What cannot be read is the damage that the view tells of: it must not keep the rest from being told.
     history = await client.history(run_id, progress=progress, unreadable=lambda *_: None)
-    return diagnosis_of(view, history, client, now=now, backlog=await _backlog(client, view.partition))
+    found = diagnosis_of(view, history, client, now=now, backlog=await _backlog(client, view.partition))
+    known = LedgerView({}) if ledger is None else await ledger_view(ledger, client.topics.app, found.effects)
+    effects = await join(client, run_id, view.partition, found.effects, known, now=now, progress=progress)
+    return found._replace(effects=effects, ledger_error=known.flaw)
 
 
 def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, now: int, backlog: int = 0) -> Diagnosis:
-    """The diagnosis from what was read already."""
+    """The diagnosis from the events alone."""
     run, codec = view.run, client.values.codec
     own = [stored for stored in history if run is None or stored.event.identity == run.identity]
     return Diagnosis(
@@ -131,7 +134,7 @@ def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, n
         backlog=backlog,
         tasks_done=list(_done(own)),
         tasks_open=_open(view),
-        effects=list(_effects(own)),
+        effects=list(effects_of(own)),
         last_error=_last_error(view, own),
         advice=_advice(view),
     )
@@ -181,14 +184,6 @@ def _open(view: RunView) -> list[OpenTask]:
         for op in ops
         if op.kind == "task"
     ]
-
-
-def _effects(history: list[StoredEvent]) -> Iterator[OutEffect]:
-    for stored in history:
-        event = stored.event
-        if isinstance(event.body, ev.EffectEmitted):
-            id_ = f"{event.identity}/{event.body.op}"
-            yield OutEffect(id_, event.body.effect, event.body.key, event.seq or 0, stored.offset, iso(event.at))
 
 
 def _last_error(view: RunView, history: list[StoredEvent]) -> LastError | None:
@@ -243,8 +238,9 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     for task in found.tasks_done:
         yield f"task done: {_of_op(task.op)}{task.name} {task.outcome}, attempt {task.attempt}, at {task.at}"
     yield from (_open_line(task) for task in found.tasks_open)
-    for effect in found.effects:
-        yield f"effect out: {effect.effect}, id {effect.effect_id}, key {effect.key}, offset {effect.offset}"
+    yield from effect_lines(found.effects)
+    if found.ledger_error:
+        yield found.ledger_error
     if found.last_error is not None:
         error = found.last_error
         of_op = "" if error.op is None else f" of op {error.op}"

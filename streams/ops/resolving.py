@@ -43,7 +43,7 @@ async def settle_by_hand(client: Client, ledger: Ledger, key: Key, resolution: R
     reply = None
     if entry.attempt >= 1:  # somebody waits
         request = Reply(entry.op, entry.effect_id, entry.attempt, entry.epoch, *_told(resolution))
-        reply = await client.reply(entry.run_id, request, operator=resolution.operator)
+        reply = await client.answer(entry.run_id, request, operator=resolution.operator)
     outcome = Outcome(key, entry.effect_id, entry.epoch, entry.attempt, entry.status)
     await ledger.note_published([outcome])
     return Resolved(entry._replace(published=True), reply, new=new)

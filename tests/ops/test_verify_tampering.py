@@ -15,6 +15,7 @@ from streams.log.memory.log import MemoryLog
 from streams.log.port import Record
 from streams.ops.verify import Divergence, Report, verify
 from streams.ops.verify.report import KINDS
+from streams.wire.headers import SENT_BACK
 from streams.wire.records import (
     Damaged,
     decode_checkpoint,
@@ -477,6 +478,14 @@ def test_a_good_log_has_no_divergence(copy: Copy) -> None:
     assert report.dead_letters == 2
     assert report.passes == 4
     assert not any(report.not_compared)
+
+
+def test_a_message_of_the_effects_that_an_operator_sent_back_is_no_divergence(copy: Copy) -> None:
+    record = is_effect(copy, "order2", "parcels")
+    before = judge(copy)
+    copy.add(record, headers=(*record.headers, (SENT_BACK, b"0@3")))
+    report = judge(copy)
+    assert (report.divergences, report.effects) == ((), before.effects)
 
 
 @pytest.mark.parametrize("spoil", SPOILS)

@@ -15,6 +15,7 @@ from streams.ops.verify.findings import Findings
 from streams.ops.verify.place import Place, code_of, text_of
 from streams.ops.verify.report import Divergence
 from streams.ops.verify.shares import Counts, Share, bucket_of
+from streams.wire.headers import SENT_BACK, read_headers
 from streams.wire.records import EffectMessage, decode_effect
 
 __all__ = ["EffectJoin", "Orphan", "attempt_id", "message_id"]
@@ -138,6 +139,8 @@ class EffectJoin:
     def feed(self, records: Sequence[Record], share: Share) -> None:
         """The next messages."""
         for record in records:
+            if record.headers and SENT_BACK in read_headers(record.headers):
+                continue  # an operator has sent it once more: a copy, that no event stands for
             key = record.key or b""
             try:
                 message = decode_effect(record.value or b"")
