@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import pytest
 
 from streams.cli.logs import open_log
 from streams.dev import Kafka
+from streams.effects.port import Entry
 from streams.log.port import Log, NewRecord
 from streams.runtime.topics import ensure_topics
 from streams.wire.headers import EFFECT_ID, IDEMPOTENCY_KEY, headers_of
@@ -30,7 +32,7 @@ from tests.effects.real.till import EFFECTS
 from tests.runtime.checker import Checked, check_log
 from tests.system.processes import Follower, Process, members
 
-__all__ = ["LEASE_SECONDS", "PARTITIONS", "Pair", "Stage", "on_each_pair", "stage"]
+__all__ = ["LEASE_SECONDS", "PARTITIONS", "TILL", "Pair", "Stage", "on_each_pair", "stage"]
 
 PARTITIONS = 2
 HERE = Path(__file__).parent
@@ -139,6 +141,14 @@ class Stage:
     def calls(self, what: str = "", key: str = "") -> list[Call]:
         """Calls of user code, each process in its own order."""
         return [call for call in read_calls(self.folder) if what in ("", call.what) and key in ("", call.key)]
+
+    def check_calls(self, entries: Mapping[str, Entry], what: str) -> None:
+        """No delivery has called its handler twice, and none has called it that the ledger does not count."""
+        called = Counter((call.key, call.delivery) for call in self.calls(what))
+        twice = [one for one, count in called.items() if count > 1]
+        assert twice == [], f"deliveries that were carried out twice: {twice}"
+        for key, delivery in called:
+            assert 1 <= delivery <= entries[key].deliveries, f"delivery {delivery} of {entries[key]}"
 
     async def check(self) -> Checked:
         """Prove the log right, where all effects have come from workers."""

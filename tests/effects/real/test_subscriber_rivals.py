@@ -133,8 +133,6 @@ def test_subscribers_in_a_storm_of_rebalances_repeat_and_lose_nothing(tmp_path: 
 
     async def scene(s: Stage) -> None:
         rng = random.Random(7)
-        await s.outside.down()
-        await s.outside.up("--ignore-keys")
         await s.books.ledger()
         orders = [f"o{number}" for number in range(200)]
         feeding = asyncio.create_task(feed(s, orders))
@@ -154,6 +152,7 @@ def test_subscribers_in_a_storm_of_rebalances_repeat_and_lose_nothing(tmp_path: 
         assert s.outside.all_holds() == dict.fromkeys(orders, 1)
         assert s.books.rows() == {f"rows/{order}": 1 for order in orders}
         ticks = Counter(call.key for call in s.calls("tick"))
+        s.check_calls(await s.books.entries("holds"), "hold")
         assert set(ticks.values()) == {1}  # neither looked up nor idempotent: after a kill a person is asked
         entries = await s.books.entries("ticks")
         assert {entry.status for entry in entries.values()} <= {Status.DONE, Status.PARKED}
