@@ -185,7 +185,7 @@ def test_replies_of_a_foreign_subscriber_for_a_run_or_an_op_that_is_not_there(tm
             body = await s.history.answered(offset, run)
             assert isinstance(body, ev.CommandRejected), body
             assert body.code
-            assert body.reason
+            assert body.message
         assert s.history.end("run") is None
         await s.subscriber(only=["holds", "rows", "ticks"])
         assert await s.history.result("run") == ["rs-1", "row of o-1"]
