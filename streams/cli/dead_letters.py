@@ -168,6 +168,8 @@ def _tell(one: SentBack) -> None:
 async def _ledger(args: argparse.Namespace) -> AsyncIterator[Ledger | None]:
     """The ledger, where one is named or lies at the usual place: it knows what only a person may repeat."""
     if args.effect is None:
+        if args.ledger is not None:
+            raise UsageError("--ledger is for --effect NAME: no ledger knows of commands")
         yield None
         return
     async with possible_ledger(args) as (ledger, flaw):

@@ -7,7 +7,21 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from streams.cli import ask, dead_letters, demo, dev, export, ledger, look, rebuild, replay, serve, topics, verify
+from streams.cli import (
+    ask,
+    dead_letters,
+    demo,
+    dev,
+    export,
+    ledger,
+    look,
+    rebuild,
+    replay,
+    serve,
+    subscribe,
+    topics,
+    verify,
+)
 from streams.cli.parser import Verbs
 from streams.cli.terminal import complain, prepare_streams
 from streams.errors import StreamsError, UsageError
@@ -16,7 +30,7 @@ __all__ = ["main"]
 
 FAILED, WRONG_USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
-_FAMILIES = (demo, dev, serve, topics, ask, look, rebuild, dead_letters, verify, export, replay, ledger)
+_FAMILIES = (demo, dev, serve, subscribe, topics, ask, look, rebuild, dead_letters, verify, export, replay, ledger)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -189,9 +189,9 @@ async def _app_name(args: argparse.Namespace) -> str:
 
 
 async def _resolve(args: argparse.Namespace) -> int:
-    app = None if args.code is None else load_app(args.code)
-    if app is not None and "done" not in args:
-        raise UsageError("--code is for --done, whose response it checks")
+    app = _code(args)
+    if args.give_up is not None and not args.give_up.strip():
+        raise UsageError("--give-up needs words: they are told to the run")
     operator = operator_name() or "operator"
     async with existing_ledger(args) as ledger, connect(args) as client:
         key = Key(client.topics.app, args.effect, args.key)
@@ -206,17 +206,26 @@ async def _resolve(args: argparse.Namespace) -> int:
     return 0
 
 
+def _code(args: argparse.Namespace) -> App | None:
+    """The app's code, where it is given. Raises UsageError where it is not for this effect."""
+    if args.code is None:
+        return None
+    if "done" not in args:
+        raise UsageError("--code is for --done, whose response it checks")
+    app = load_app(args.code)
+    if args.effect not in app.replies:
+        have = ", ".join(sorted(app.replies)) or "none"
+        raise UsageError(f"{args.code} has no effect {args.effect!r}; it has: {have}")
+    return app
+
+
 def _resolution(args: argparse.Namespace, client: Client, app: App | None, operator: str) -> Resolution:
     if args.give_up is not None:
         error = Failure("terminal", GIVEN_UP, args.give_up)
         return Resolution(Status.FAILED, error=error, operator=operator)
     response = client.values.encode(args.done, "the response")
     if app is not None:
-        subscription = app.subscription(args.effect)
-        if subscription is None:
-            have = ", ".join(sorted(app.subscriptions)) or "none"
-            raise UsageError(f"{args.code} has no subscriber of effect {args.effect!r}; it has: {have}")
-        response = make_codec(app.annotations, app.named_types).conform(response, subscription.effect.reply)
+        response = make_codec(app.annotations, app.named_types).conform(response, app.replies[args.effect])
     return Resolution(Status.DONE, response=response, operator=operator)
 
 

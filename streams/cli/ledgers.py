@@ -11,7 +11,6 @@ from pathlib import Path
 from streams.effects.port import Ledger
 from streams.errors import LedgerError, UsageError
 from streams.log.address import shown
-from streams.log.sqlite.place import parse_url
 
 __all__ = [
     "LEDGER_DEFAULT",
@@ -62,7 +61,11 @@ async def _open_postgres(url: str) -> Ledger:
 
 def is_there(url: str) -> bool:
     """Whether opening it would find something. A server is asked when it is opened."""
-    return not url.startswith("sqlite:") or Path(parse_url(url).path).exists()
+    if not url.startswith("sqlite:"):
+        return True
+    from streams.effects.sqlite import path_of  # noqa: PLC0415 - as above
+
+    return Path(path_of(url)).exists()
 
 
 @asynccontextmanager

@@ -103,7 +103,9 @@ def _effect(effect: OutEffect) -> Text:
     where = f" at {message.topic}[{message.partition}]@{message.offset}, {span(message.waits_us)} old"
     text.append_text(plain(where, "dim"))
     if message.state == "pending":
-        behind = f", group {message.group}, lag {message.lag}" if message.begun else ", nobody has subscribed yet"
+        behind = (
+            f", group {message.group}, lag {message.lag}" if message.begun else f", nobody in group {message.group} yet"
+        )
         text.append_text(plain(behind, "yellow"))
     if message.letter is not None:
         text.append_text(plain(f", dead letter {message.letter}", "red"))

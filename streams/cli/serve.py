@@ -20,7 +20,7 @@ from streams.runtime.collector import calm_collector
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import PartitionRefused, Worker
 
-__all__ = ["add"]
+__all__ = ["add", "leave_if_held", "loop_factory", "stop_on_signals"]
 
 
 def add(verbs: Verbs) -> None:
@@ -40,11 +40,11 @@ def _run(args: argparse.Namespace) -> int:
     app = rename(load_app(args.target), getattr(args, "app", None))
     as_json = getattr(args, "json", False)
     calm_collector()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(app, log_url(args), address=args.address, strict=args.strict, as_json=as_json))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The loop of uvloop where the extra `speed` is installed, else asyncio's own."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
@@ -64,7 +64,7 @@ async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: boo
             observer=TerminalObserver(as_json=as_json),
             strict=strict,
         )
-        _stop_on_signals(worker)
+        stop_on_signals(worker.stop, "tasks")
         _greet(app, log.url, as_json=as_json)
         await worker.run()
     except PartitionRefused as error:
@@ -72,7 +72,7 @@ async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: boo
         code = 1
     finally:
         await log.close()
-    _leave_if_held(code)
+    leave_if_held(code)
     return code
 
 
@@ -84,7 +84,8 @@ def _greet(app: App, url: str, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _stop_on_signals(worker: Worker) -> None:
+def stop_on_signals(stop: Callable[[], None], waits_for: str) -> None:
+    """Let the first SIGTERM or SIGINT call `stop`, and the second end the process."""
     loop = asyncio.get_running_loop()
     asked: list[int] = []
 
@@ -92,14 +93,14 @@ def _stop_on_signals(worker: Worker) -> None:
         asked.append(number)
         if len(asked) > 1:
             os._exit(128 + number)
-        note("stopping: tasks that run may finish; once more stops at once")
-        worker.stop()
+        note(f"stopping: {waits_for} that run may finish; once more stops at once")
+        stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
 
 
-def _leave_if_held(code: int) -> None:
+def leave_if_held(code: int) -> None:
     """End here if a task's thread hangs: the interpreter would wait for it, and its work is handed back already."""
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     if others and threading.current_thread() is threading.main_thread():

@@ -30,6 +30,7 @@ _STYLES = {
     "redo": "dim",
     "note": "cyan",
     "skipped": "cyan",
+    "ledger": "yellow",
 }
 
 

@@ -189,7 +189,7 @@ def _advice(effect: OutEffect, entry: Entry | None) -> Iterator[str]:
     elif message is not None and message.letter is not None and (entry is None or entry.status is Status.FAILED):
         yield f"streams dead-letters show --effect {effect.effect} --at {message.letter}"
         yield f"streams dead-letters send-back --effect {effect.effect} --at {message.letter}"
-    elif message is not None and not message.begun:
+    elif message is not None and not message.begun and effect.attempt:
         yield f"streams subscribe MODULE:APP --only {effect.effect}"
 
 

@@ -59,19 +59,21 @@ def _text(run: Run, op: OpState, codec: ValueCodec, now: int, app: App | None) -
 def _task(run: Run, op: OpState, now: int, app: App | None) -> str:
     if op.phase is OpPhase.PARKED:
         why = "" if op.error is None else f": {op.error.code}: {op.error.message}"
-        return f"task {op.name} is parked, waits for an operator{why}"
+        return f"{op.kind} {op.name} is parked, waits for an operator{why}"
     if op.phase is OpPhase.QUEUED:
         return f"starts task {op.name} when a slot is free, queued for {span(now - op.since)}"
     if op.phase is OpPhase.BACKOFF:
         failed = "" if op.error is None else f"; the last one failed: {op.error.code}: {op.error.message}"
-        again = f"retries task {op.name} (attempt {op.attempt + 1}{_of(op, app)})"
+        again = f"retries {op.kind} {op.name} (attempt {op.attempt + 1}{_of(op, app)})"
         return f"{again} at {iso(op.due or 0)}, {_when(op.due, now)}{failed}"
     asked = ", asked to stop" if op.asked or run.cancel_requested else ""
-    return f"waits for task {op.name} (attempt {op.attempt}{_of(op, app)}), open for {span(now - op.since)}{asked}"
+    what = f"the reply to request {op.name}" if op.kind == "request" else f"task {op.name}"
+    until = f", until {iso(op.due)}" if op.due is not None else ""
+    return f"waits for {what} (attempt {op.attempt}{_of(op, app)}){until}, open for {span(now - op.since)}{asked}"
 
 
 def _of(op: OpState, app: App | None) -> str:
-    task = None if app is None else app.task_named(op.name)
+    task = None if app is None or op.kind == "request" else app.task_named(op.name)
     policy = op.policy or (None if task is None else task.policy)
     return "" if policy is None else f" of {policy.max_attempts}"
 

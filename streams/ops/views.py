@@ -6,7 +6,7 @@ from typing import Any
 
 from streams.client import RunView
 from streams.kernel.bodies import Failure
-from streams.kernel.run import OpPhase, OpState, Run, is_result_gone
+from streams.kernel.run import WORKED_ON, OpPhase, OpState, Run, is_result_gone
 from streams.ops.payload import plain_failure
 from streams.ops.texts import iso
 from streams.wire.values import ValueCodec
@@ -79,7 +79,7 @@ def _op(op: OpState, codec: ValueCodec) -> dict[str, Any]:
         item["state"] = op.phase.value
     if op.due is not None:
         item["due"] = iso(op.due)
-    if op.kind == "task":
+    if op.kind in WORKED_ON:
         item |= {"attempt": op.attempt, "key": op.key, "may_have_happened": op.maybe}
     if op.kind == "interrupt":
         item["question"] = None if op.args is None else codec.to_plain(op.args)

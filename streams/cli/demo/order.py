@@ -10,7 +10,7 @@ from typing import Any
 from streams.cli.demo.play import Ending, Play
 from streams.cli.demo.stage import Child, Stage, Stuck
 
-__all__ = ["tell"]
+__all__ = ["ORDER", "RUN", "ask_provider", "provider", "tell"]
 
 RUN = "o-1001"
 SKU = "lamp"
@@ -34,7 +34,7 @@ async def tell(play: Play) -> Ending:
         "workers are killed at the worst moments; the order is paid and shipped once, or not at all",
     )
     async with play.opened("order"):
-        port = await _provider(stage)
+        port = await provider(stage)
         worker = stage.worker(1, "order")
         say.step(f"The provider of stock and payments runs on port {port}; worker 1 runs the app `{play.app}`.")
         await play.start("order", RUN, ORDER)
@@ -56,15 +56,16 @@ async def tell(play: Play) -> Ending:
         return await _ending(play, port, ended, approved=approved)
 
 
-async def _provider(stage: Stage) -> int:
+async def provider(stage: Stage) -> int:
+    """Start the provider of the example; give its port."""
     script = str(stage.examples / "provider.py")
-    provider = stage.start("provider", script, "--port", "0", "--db", str(stage.folder / "provider.db"))
+    child = stage.start("provider", script, "--port", "0", "--db", str(stage.folder / "provider.db"))
 
     async def listening() -> int | None:
-        first = provider.said().partition("\n")[0]
+        first = child.said().partition("\n")[0]
         return int(first.rpartition(":")[2]) if first.startswith("provider listening on") else None
 
-    port = await stage.until("the provider listens", listening, needs=provider)
+    port = await stage.until("the provider listens", listening, needs=child)
     stage.environment["ORDERS_PROVIDER"] = f"http://127.0.0.1:{port}"
     return port
 
@@ -74,7 +75,7 @@ async def _pay(play: Play, port: int) -> Child:
     second = stage.worker(2, "order", crash_at=AFTER_PAYING)
     say.step("Worker 2 takes over and finds the answer. The provider's first reply is a 503, so it tries again.")
     await stage.until_killed(second, "between the payment and its record")
-    payments = (await asyncio.to_thread(_ask, port, "/stats"))["payments"]
+    payments = (await asyncio.to_thread(ask_provider, port, "/stats"))["payments"]
     if payments != 1:
         raise Stuck(f"worker 2 was to be killed after its payment, but the provider counts {payments}")
     say.kill(
@@ -93,8 +94,8 @@ async def _decline(play: Play) -> Child:
 
 
 async def _ending(play: Play, port: int, ended: dict[str, Any], *, approved: bool) -> Ending:
-    stats = await asyncio.to_thread(_ask, port, "/stats")
-    stock = await asyncio.to_thread(_ask, port, f"/stock/{SKU}")
+    stats = await asyncio.to_thread(ask_provider, port, "/stats")
+    stock = await asyncio.to_thread(ask_provider, port, f"/stock/{SKU}")
     effects = await play.effects()
     play.narrator.facts(
         "what the provider counts",
@@ -148,7 +149,8 @@ def _promised(*, approved: bool) -> dict[str, Any]:
     }
 
 
-def _ask(port: int, path: str) -> dict[str, Any]:
+def ask_provider(port: int, path: str) -> dict[str, Any]:
+    """What the provider answers."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path)

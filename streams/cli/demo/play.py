@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 from streams.authoring.app import App
 from streams.cli.demo.narrator import Narrator
 from streams.cli.demo.stage import Child, Stage
+from streams.cli.ledgers import is_there, open_ledger
 from streams.cli.loader import load_file, rename
 from streams.cli.logs import open_log
 from streams.cli.render import history_lines
 from streams.client import Client, RunView
 from streams.client.reading import scan
+from streams.effects.port import Key
 from streams.kernel.run import OpPhase, is_terminal
 from streams.log.port import Log
+from streams.ops.entries import plain_entry
 from streams.ops.timeline import timeline
 from streams.runtime.topics import ensure_topics
 from streams.wire.topics import topics_of
@@ -115,7 +118,7 @@ class Play:
         """Show what happened."""
         entries = timeline(await self._client.history(run_id), self._client.values.codec)
         self.narrator.table("what happened", history_lines(entries))
-        if self.stage.shared:
+        if self.stage.log_is_shared:
             command = f"streams show {run_id} --app {self.app} --log '{self._log.url}'"
             self.narrator.facts("more of it, while the broker runs", {"type": command})
 
@@ -129,6 +132,18 @@ class Play:
                 span = await self._log.span(topic, partition)
                 count += len([record async for record in scan(self._log, topic, partition, span.start, span.end)])
         return count
+
+    async def ledger_entry(self, effect: str, key: str) -> dict[str, Any] | None:
+        """What the ledger knows of an operation."""
+        if not is_there(self.stage.ledger):
+            return None
+        ledger = await open_ledger(self.stage.ledger)
+        try:
+            wanted = Key(self._app.name, effect, key)
+            entry = (await ledger.look([wanted])).get(wanted)
+        finally:
+            await ledger.close()
+        return None if entry is None else plain_entry(entry)
 
 
 def _question(client: Client, view: RunView | None) -> Mapping[str, Any] | None:

@@ -75,14 +75,17 @@ class Child:
 class Stage:
     """Starts processes and waits for things to happen, never for long."""
 
-    def __init__(self, folder: Path, url: str | None = None, app: str | None = None) -> None:
+    def __init__(self, folder: Path, url: str | None = None, app: str | None = None, ledger: str | None = None) -> None:
         self.folder = folder
-        self.shared = url is not None
+        self.log_is_shared = url is not None
+        self.shared = self.log_is_shared or ledger is not None
         self.app = app
         self.examples = examples_folder()
         self.url = url or f"sqlite:///{folder / 'streams.db'}?session_timeout_ms=1000"
         self.environment: dict[str, str] = {"PYTHONUNBUFFERED": "1", "STREAMS_CRASH_AT": ""}
+        self.ledger = ledger or f"sqlite:///{folder / 'ledger.db'}"
         self.kills = 0
+        self.subscriber_kills = 0
         self._children: list[Child] = []
 
     def start(self, name: str, *command: str, crash_at: str = "") -> Child:
@@ -97,6 +100,13 @@ class Stage:
         target = f"{self.examples / example}.py:app"
         command = ["-m", "streams", "worker", target, "--log", self.url]
         return self.start(f"worker {number}", *command, *(["--app", self.app] if self.app else []), crash_at=crash_at)
+
+    def subscriber(self, number: int, example: str, *, crash_at: str = "") -> Child:
+        """A subscriber, in the same way. Its claims are over soon, so that the next one need not wait for them."""
+        target = f"{self.examples / example}.py:app"
+        command = ["-m", "streams", "subscribe", target, "--log", self.url, "--ledger", self.ledger, "--lease", "1"]
+        command += ["--app", self.app] if self.app else []
+        return self.start(f"subscriber {number}", *command, crash_at=crash_at)
 
     def kill(self, child: Child) -> None:
         """Kill -9, and count it."""
@@ -121,7 +131,7 @@ class Stage:
             await asyncio.sleep(POLL_SECONDS)
 
     async def until_killed(self, child: Child, where: str) -> None:
-        """Wait for a worker to die at its crash point."""
+        """Wait for a worker or a subscriber to die at its crash point, and count it."""
 
         async def dead() -> bool | None:
             return True if child.gone else None
@@ -129,7 +139,10 @@ class Stage:
         await self.until(f"it was killed {where}", dead, needs=child)
         if not child.killed:
             raise Stuck(f"{child.name} ended by itself and was not killed {where}; it said: {child.said()}")
-        self.kills += 1
+        if child.name.startswith("subscriber"):
+            self.subscriber_kills += 1
+        else:
+            self.kills += 1
 
     def close(self) -> None:
         """End every process."""
