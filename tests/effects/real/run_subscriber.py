@@ -12,10 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from streams.effects.subscriber import Subscriber, SubscriberSettings
-
 from streams.cli.ledgers import open_ledger
 from streams.cli.logs import open_log
+from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.runtime import crash
 from tests.system.run_worker import Teller
 
@@ -40,8 +39,10 @@ async def main(module: str, url: str, ledger_url: str, settings: dict[str, objec
         await ledger.migrate()
         app = import_module(module).app
         told = SubscriberSettings(**settings)
-        subscriber = Subscriber(app, log, ledger, settings=told, observer=Teller(), only=only)
+        teller = Teller()
+        subscriber = Subscriber(app, log, ledger, settings=told, observer=teller, only=only)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscriber.stop)
+        teller.say("ready")
         await subscriber.run()
     finally:
         await ledger.close()

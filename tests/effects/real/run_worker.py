@@ -23,8 +23,10 @@ async def main(module: str, url: str, settings: dict[str, object]) -> None:
         freeze_at(wanted)
     log = await open_log(url)
     app = import_module(module).app
-    worker = Worker(app, log, settings=WorkerSettings(**settings), observer=Teller(), owner=f"w{os.getpid()}")
+    teller = Teller()
+    worker = Worker(app, log, settings=WorkerSettings(**settings), observer=teller, owner=f"w{os.getpid()}")
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    teller.say("ready")
     try:
         await worker.run()
     finally:

@@ -30,6 +30,7 @@ from tests.effects.real.notes import Call, read_calls
 from tests.effects.real.outside import Outside
 from tests.effects.real.till import EFFECTS
 from tests.runtime.checker import Checked, check_log
+from tests.runtime.history import until
 from tests.system.processes import Follower, Process, members
 
 __all__ = ["LEASE_SECONDS", "PARTITIONS", "TILL", "Pair", "Stage", "on_each_pair", "stage"]
@@ -101,6 +102,8 @@ class Stage:
         line = [sys.executable, str(HERE / program), *arguments]
         process = Process(await asyncio.create_subprocess_exec(*line, stdout=asyncio.subprocess.PIPE, env=environment))
         self.processes.append(process)
+        # Told to stop before, it would die of the signal.
+        await until(lambda: process.said or process.process.returncode is not None, f"{program} is ready")
         return process
 
     # -- what the outbox holds, without a worker -----------------------------------------------------------------------
@@ -182,6 +185,7 @@ async def stage(
         if outside is None:
             await found.outside.up()
         await ensure_topics(log, found.history.topics, PARTITIONS)
+        await found.books.ledger()
         yield found
     finally:
         for process in found.processes:

@@ -130,7 +130,6 @@ def test_transactional_handlers_of_a_subscriber_that_raise_leave_no_row_and_harm
     }
 
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         hows = [f"well {number}" for number in range(30)]
         for number, how in enumerate(ends):
             hows.insert(5 * number + 2, how)
@@ -159,7 +158,6 @@ def test_replies_of_a_foreign_subscriber_for_a_run_or_an_op_that_is_not_there(tm
     """Recorded, and no run is harmed: the one that waits gets the answer of its own subscriber."""
 
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         await s.worker(TILL)
         await s.history.start("buy", "run", "o-1")
         (asked,) = await s.history.seen("run", ev.OpScheduled)

@@ -117,7 +117,6 @@ async def feed(s: Stage, rng: random.Random, orders: list[str], stop: asyncio.Ev
 
 async def chaos(s: Stage, rng: random.Random, seconds: float, faults: list[str]) -> str:
     """Returns what has happened, in a line."""
-    await s.books.ledger()
     crew, orders, stop = Crew(s, rng), list[str](), asyncio.Event()
     await crew.start()
     feeding = asyncio.create_task(feed(s, rng, orders, stop))

@@ -49,7 +49,6 @@ async def prove(s: Stage, orders: list[str], *kinds: str) -> None:
 @pytest.mark.postgres
 def test_a_broker_that_is_killed_and_restarted_under_a_subscriber(tmp_path: Path, own_kafka: Kafka, postgres: Postgres):
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         orders = [f"o{number}" for number in range(300)]
         await s.outside.down()
         await s.outside.up("--ignore-keys")
@@ -79,7 +78,6 @@ def test_a_postgres_ledger_that_is_restarted_under_load_of_subscribers(
     """Stopped in order, then killed so that it recovers from its log, then away for some seconds."""
 
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         orders = [f"o{number}" for number in range(300)]
         feeding = asyncio.create_task(feed(s, orders, *KINDS))
         await s.subscriber(only=list(KINDS))
@@ -108,7 +106,6 @@ def crash_postgres(server: Postgres) -> None:
 @on_each_pair
 def test_a_ledger_of_a_newer_schema_version_stops_a_subscriber_before_it_does_anything(tmp_path: Path, pair: Pair):
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         await s.ask("holds", "a")
         await s.ask("rows", "a")
         change = "UPDATE streams_ledger_version SET version = version + ?"

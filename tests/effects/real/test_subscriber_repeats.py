@@ -112,7 +112,6 @@ def test_f17_a_topic_of_ten_thousand_effects_that_a_subscriber_reads_again_from_
     async def scene(s: Stage) -> None:
         kinds = ("rows", "ticks", "odd")
         orders = [f"o{number}" for number in range(4_990)]
-        await s.books.ledger()
         for kind in ("rows", "ticks"):
             await s.ask(kind, *orders)
         hows = ["fail"] * 10 + ["raise"] * 10

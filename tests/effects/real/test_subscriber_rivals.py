@@ -31,7 +31,6 @@ def test_f17_two_subscribers_of_two_logs_that_fight_over_the_same_claims(tmp_pat
             async with stage(tmp_path / "other", copy, app=a.app, outside=a.outside) as b:
                 await a.outside.down()
                 await a.outside.up("--ignore-keys")
-                await a.books.ledger()
                 orders = [f"o{number}" for number in range(150)]
                 messages = [a.message(kind, order, attempt=1) for kind in KINDS for order in orders]
                 for s in (a, b):
@@ -106,7 +105,6 @@ def test_f17_a_frozen_subscriber_loses_its_claim_and_settles_nothing(tmp_path: P
 @on_each_pair
 def test_f17_a_subscriber_frozen_in_its_transaction_holds_others_up_and_writes_once(tmp_path: Path, pair: Pair):
     async def scene(s: Stage) -> None:
-        await s.books.ledger()
         await frozen_at(s, "effect.called", "rows")
         await s.subscriber(only=["rows"])
         await asyncio.sleep(4 * LEASE_SECONDS)
@@ -133,7 +131,6 @@ def test_subscribers_in_a_storm_of_rebalances_repeat_and_lose_nothing(tmp_path: 
 
     async def scene(s: Stage) -> None:
         rng = random.Random(7)
-        await s.books.ledger()
         orders = [f"o{number}" for number in range(200)]
         feeding = asyncio.create_task(feed(s, orders))
         crew = [await s.subscriber(only=list(KINDS)) for _ in range(2)]
