@@ -1,0 +1,123 @@
+"""F17: kill -9 of a subscriber before the claim, before, in and after the call, and before the offset."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from streams.effects.port import Status
+from tests.effects.real.play import play
+from tests.effects.real.stage import Pair, Stage, on_each_pair
+from tests.system.processes import Process
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+IN_THE_CALL = "in the call"
+DEATHS = {
+    "before the claim": "effect.taken",
+    "before the call": "effect.claimed",
+    IN_THE_CALL: "",
+    "before done": "effect.called",
+    "before the offset": "effect.settled",
+    "after the offset": "effect.committed",
+}
+SLOW_MS = 30_000
+"""The provider has done its work at once, and answers so late that the kill is sure to come before."""
+
+
+async def die(s: Stage, effect: str, when: str) -> str:
+    """One subscriber dies with a request of its own; before, it finishes what the last one has left. The order."""
+    order = f"{effect} {when}".replace(" ", "-")
+    point = DEATHS[when]
+    process = await s.subscriber(f"{point}/{effect}" if point else "", only=[effect])
+    await s.books.finished(effect)
+    if point:
+        s.arm()
+        await s.ask(effect, order)
+        assert await process.gone() == -signal.SIGKILL, when
+    else:
+        await s.outside.behave(order, "slow", delay_ms=SLOW_MS)
+        await s.ask(effect, order)
+        await s.outside.held(order)
+        await process.end()
+    return order
+
+
+async def die_of_everything(s: Stage, effect: str, *, but: tuple[str, ...] = ()) -> dict[str, str]:
+    """The orders, by when their subscriber died; a last one finishes all."""
+    orders = {when: await die(s, effect, when) for when in DEATHS if when not in but}
+    last: Process = await s.subscriber(only=[effect])
+    await s.books.finished(effect)
+    assert await last.stop() == 0
+    await s.books.check(effect)
+    return orders
+
+
+async def statuses(s: Stage, effect: str, orders: dict[str, str]) -> dict[str, Status]:
+    entries = await s.books.entries(effect)
+    return {when: entries[f"{effect}/{order}"].status for when, order in orders.items()}
+
+
+@on_each_pair
+def test_f17_killed_subscribers_look_up_what_they_may_have_done(tmp_path: Path, pair: Pair):
+    """The provider would do all of it again: only the look-up keeps it from that."""
+
+    async def scene(s: Stage) -> None:
+        await s.outside.down()
+        await s.outside.up("--ignore-keys")
+        orders = await die_of_everything(s, "holds")
+        assert set((await statuses(s, "holds", orders)).values()) == {Status.DONE}
+        assert {when: len(s.outside.asked(order)) for when, order in orders.items()} == dict.fromkeys(orders, 1)
+        looked_up = {when for when, order in orders.items() if s.calls("find", f"holds/{order}")}
+        assert looked_up == {"before the call", IN_THE_CALL, "before done"}
+        assert len(await s.books.replies()) == len(orders)
+        assert await s.books.letters("holds") == []
+
+    play(tmp_path, pair, scene)
+
+
+@on_each_pair
+def test_f17_killed_subscribers_repeat_under_the_same_key_where_the_provider_knows_it(tmp_path: Path, pair: Pair):
+    async def scene(s: Stage) -> None:
+        orders = await die_of_everything(s, "keyed")
+        assert set((await statuses(s, "keyed", orders)).values()) == {Status.DONE}
+        assert {when: s.outside.holds(order) for when, order in orders.items()} == dict.fromkeys(orders, 1)
+        twice = {when for when, order in orders.items() if len(s.outside.asked(order)) == 2}
+        assert twice == {IN_THE_CALL, "before done"}
+        assert await s.books.letters("keyed") == []
+
+    play(tmp_path, pair, scene)
+
+
+@on_each_pair
+def test_f17_killed_subscribers_leave_to_a_person_what_must_not_be_repeated(tmp_path: Path, pair: Pair):
+    async def scene(s: Stage) -> None:
+        orders = await die_of_everything(s, "once")
+        found = await statuses(s, "once", orders)
+        unknown = {"before the call", IN_THE_CALL, "before done"}
+        assert {when for when, status in found.items() if status is Status.PARKED} == unknown
+        assert {when for when, status in found.items() if status is Status.DONE} == orders.keys() - unknown
+        asked = {when: len(s.outside.asked(order)) for when, order in orders.items()}
+        assert asked == dict.fromkeys(orders, 1) | {"before the call": 0}  # nobody has guessed
+        letters = await s.books.letters("once")
+        assert {one.message.run_id for one in letters if one.message} == {orders[when] for when in unknown}
+        assert {one.code for one in letters} == {"OUTCOME_UNKNOWN"}
+        replied = {effect_id.partition("@")[0] for effect_id, _, _ in await s.books.replies()}
+        assert replied == {orders[when] for when in orders.keys() - unknown}
+
+    play(tmp_path, pair, scene)
+
+
+@on_each_pair
+def test_f17_killed_subscribers_with_transactional_handlers_have_written_all_or_nothing(tmp_path: Path, pair: Pair):
+    async def scene(s: Stage) -> None:
+        orders = await die_of_everything(s, "rows", but=(IN_THE_CALL,))
+        assert set((await statuses(s, "rows", orders)).values()) == {Status.DONE}
+        assert s.books.rows() == {f"rows/{order}": 1 for order in orders.values()}
+        rolled_back = {when for when, order in orders.items() if len(s.calls("write", f"rows/{order}")) == 2}
+        assert rolled_back == {"before done"}
+        assert await s.books.letters("rows") == []
+
+    play(tmp_path, pair, scene)
