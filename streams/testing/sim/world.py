@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from streams.log.memory.hooks import End
@@ -28,6 +28,7 @@ from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults, faults_of
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.oblivion import outlive
+from streams.testing.sim.options import Options, subscribers_of
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.process import Process
 from streams.testing.sim.story import Story, Teller
@@ -48,19 +49,6 @@ _KEPT_SECONDS = 8.0
 """Where runs expire: longer than any client repeats itself."""
 LIVENESS_SECONDS = 180.0
 """Virtual time after the last fault in which every run must come to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The size of a simulation."""
-
-    workers: int = 3
-    partitions: int = 4
-    runs: int = 20
-    seconds: float = 5.0
-    """How long faults strike, in virtual time."""
-    only_runs: tuple[int, ...] | None = None
-    """The places of the runs to start, to make a story shorter; None for all."""
 
 
 class World:
