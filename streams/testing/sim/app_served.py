@@ -27,7 +27,7 @@ _HANDLER_SECONDS = 1.0
 
 app = copy.copy(_plain)
 # Its own, or the other app would have them too.
-for _name in ("_definitions", "_tasks", "_effects", "_subscriptions", "annotations", "named_types"):
+for _name in ("_definitions", "_tasks", "_effects", "_replies", "_subscriptions", "annotations", "named_types"):
     setattr(app, _name, copy.copy(getattr(_plain, _name)))
 
 payments = app.effect(PAYMENTS, dict, reply=str, retry=often)
@@ -48,9 +48,8 @@ def make_served_app(outside: Outside) -> App:
 
 async def find(ctx: EffectContext, payload: dict[str, Any]) -> Found[str] | NotFound | Unknown:
     services: Services = ctx.resources.services
-    with services.call(payload["effect"], ctx, look=True):
+    with services.call(payload["effect"], ctx, payload["looks"], look=True) as look:
         await services.passes("before")
-        look = services.look(ctx.idempotency_key, payload["looks"])
         if look == "raise":
             raise ConnectionError("the provider cannot be asked")
         found = services.find(ctx.idempotency_key)
@@ -63,8 +62,7 @@ async def find(ctx: EffectContext, payload: dict[str, Any]) -> Found[str] | NotF
 async def _call(effect: str, ctx: EffectContext, payload: dict[str, Any]) -> str:
     """A call of a provider that does things as often as it is asked."""
     services: Services = ctx.resources.services
-    with services.call(effect, ctx):
-        act = services.act(ctx.idempotency_key, payload["acts"])
+    with services.call(effect, ctx, payload["acts"]) as act:
         await services.passes("before")
         before_work(act)
         await asyncio.sleep(LONG_SECONDS if act == "hang" else payload["ms"] / 2000)
@@ -95,8 +93,7 @@ async def do_blindly(ctx: EffectContext, payload: dict[str, Any]) -> str:
 def note(ctx: EffectContext, payload: dict[str, Any]) -> str:
     """The other side knows the key, so it may be asked as often as one likes."""
     services: Services = ctx.resources.services
-    with services.call(NOTES, ctx):
-        act = services.act(ctx.idempotency_key, payload["acts"])
+    with services.call(NOTES, ctx, payload["acts"]) as act:
         before_work(act)
         found = services.do(ctx.idempotency_key, payload["amount"], once=True)
         after_work(act)
@@ -108,8 +105,7 @@ async def write(ctx: EffectContext, payload: dict[str, Any]) -> str:
     """A row for each key, in the transaction of the ledger."""
     services: Services = ctx.resources.services
     key = ctx.idempotency_key
-    with services.call(ROWS, ctx):
-        act = services.act(key, payload["acts"])
+    with services.call(ROWS, ctx, payload["acts"]) as act:
         table = ctx.connection
         table[key] = table.get(key, 0) + 1
         before_work(act)

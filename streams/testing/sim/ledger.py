@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Literal, Protocol, TypeVar
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 from streams.effects.port import (
     Ask,
@@ -26,10 +28,16 @@ When = Literal["before", "after"]
 
 
 class LedgerGate(Protocol):
-    """What stands between a process and the ledger. It may delay, raise, freeze the process, or never return."""
+    """What stands between a process and the ledger."""
 
     async def ledger(self, name: str, when: When) -> None:
-        """A call is on its way to the ledger, or its answer back."""
+        """A call is on its way, or its answer back. It may delay, raise, freeze the process, or never return."""
+
+    def serve(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do the work of a call where no process can interrupt it: in the database."""
+
+    async def while_alive(self, body: Coroutine[Any, Any, T]) -> T:
+        """Run code of the process inside a call. Raises once the process is dead, as a connection breaks off."""
 
 
 class SimLedger:
@@ -40,51 +48,66 @@ class SimLedger:
         self._inner = inner
         self._gate = gate
 
-    async def _asked(self, name: str, call: Awaitable[T]) -> T:
-        try:
-            await self._gate.ledger(name, "before")
-        except BaseException:
-            getattr(call, "close", lambda: None)()
-            raise
-        answer = await call
+    async def _asked(self, name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._gate.ledger(name, "before")
+        work = self._gate.serve(call())
+        answer = await asyncio.shield(work)
         await self._gate.ledger(name, "after")
         return answer
 
     async def migrate(self) -> None:
-        await self._asked("migrate", self._inner.migrate())
+        await self._asked("migrate", lambda: self._inner.migrate())
 
     async def check(self) -> None:
-        await self._asked("check", self._inner.check())
+        await self._asked("check", lambda: self._inner.check())
 
     async def claim(self, asks: Sequence[Ask], owner: str, lease_seconds: float) -> list[Verdict]:
-        return await self._asked("claim", self._inner.claim(asks, owner, lease_seconds))
+        return await self._asked("claim", lambda: self._inner.claim(asks, owner, lease_seconds))
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> list[bool]:
-        return await self._asked("extend", self._inner.extend(claims, lease_seconds))
+        return await self._asked("extend", lambda: self._inner.extend(claims, lease_seconds))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return await self._asked("settle", self._inner.settle(settlements))
+        return await self._asked("settle", lambda: self._inner.settle(settlements))
 
     async def note_published(self, outcomes: Sequence[Outcome]) -> None:
-        await self._asked("note published", self._inner.note_published(outcomes))
+        await self._asked("note published", lambda: self._inner.note_published(outcomes))
 
     async def transact(self, asks: Sequence[Ask], owner: str, body: Body) -> list[Verdict]:
-        return await self._asked("transact", self._inner.transact(asks, owner, body))
+        """The body is code of the process, so it is killed and frozen with it; its keys stay locked meanwhile."""
+        gate = self._gate
+
+        async def inside(connection: Any, verdicts: Sequence[Verdict]) -> Iterable[Settlement]:
+            async def work() -> Iterable[Settlement]:
+                given = body(connection, verdicts)
+                return await given if inspect.isawaitable(given) else given
+
+            return await gate.while_alive(work())
+
+        await gate.ledger("transact", "before")
+        transaction = gate.serve(self._inner.transact(asks, owner, inside))
+        try:
+            answer = await transaction
+        except asyncio.CancelledError:
+            transaction.cancel()
+            raise
+        await gate.ledger("transact", "after")
+        return answer
 
     async def look(self, keys: Sequence[Key]) -> dict[Key, Entry]:
-        return await self._asked("look", self._inner.look(keys))
+        return await self._asked("look", lambda: self._inner.look(keys))
 
     async def entries(self, query: Query) -> list[Entry]:
-        return await self._asked("entries", self._inner.entries(query))
+        return await self._asked("entries", lambda: self._inner.entries(query))
 
     async def resolve(self, key: Key, resolution: Resolution) -> Entry:
-        return await self._asked("resolve", self._inner.resolve(key, resolution))
+        return await self._asked("resolve", lambda: self._inner.resolve(key, resolution))
 
     async def clean(self, app: str, operation: str, older_than_seconds: float, limit: int = 10_000) -> int:
-        return await self._asked("clean", self._inner.clean(app, operation, older_than_seconds, limit))
+        return await self._asked("clean", lambda: self._inner.clean(app, operation, older_than_seconds, limit))
 
     async def now_us(self) -> int:
-        return await self._asked("now", self._inner.now_us())
+        return await self._asked("now", lambda: self._inner.now_us())
 
     async def close(self) -> None:
         """A process that ends takes nothing of the ledger with it: others use it too."""

@@ -41,14 +41,15 @@ class SimHost(Host):
 
     watched = False
 
-    def __init__(self, rng: random.Random, pid: int) -> None:
+    def __init__(self, rng: random.Random, pid: int, name: str = "simulation") -> None:
         self._rng = rng
         self._pid = pid
+        self._name = name
 
     @property
     def name(self) -> str:
-        """The same for all."""
-        return "simulation"
+        """The same for all workers."""
+        return self._name
 
     @property
     def pid(self) -> int:
@@ -120,6 +121,9 @@ class Process(ABC):
     @abstractmethod
     def places(self) -> Sequence[tuple[str, str]]:
         """The groups that it is a member of, each with its topic."""
+
+    def gone(self) -> None:
+        """It was killed."""
 
     def stop(self, seconds: float) -> None:
         """Begin a graceful stop; another process takes the place some seconds after its end."""
@@ -206,8 +210,9 @@ class Process(ABC):
         self.world.struck(fault, self.name)
         return _ENDS[fault.what]
 
-    async def committed(self, partition: int, offset: int | None) -> None:
+    async def committed(self, topic: str, partition: int, offset: int | None) -> None:
         """The group's offset was read."""
+        del topic
         self._striker.offset_read(partition, offset, self.name)
 
     def passing(self, point: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class Handled(NamedTuple):
     delivery: int
     attempt: int
     look: bool
+    act: str
+    """What goes wrong in it."""
     ended: bool = False
 
 
@@ -60,34 +62,27 @@ class Services:
         self.calls: list[Handled] = []
         self.works: dict[str, list[Work]] = defaultdict(list)
         """What was done under each key, as often as it was."""
-        self._begun: Counter[str] = Counter()
-        self._looked: Counter[str] = Counter()
+        self._begun: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._now_us, self._process, self._gate = now_us, process, gate
 
     @contextmanager
-    def call(self, effect: str, ctx: EffectContext, *, look: bool = False) -> Iterator[None]:
-        """Note the beginning of a call and its end."""
-        self._note(effect, ctx, look=look, ended=False)
+    def call(self, effect: str, ctx: EffectContext, acts: Sequence[str], *, look: bool = False) -> Iterator[str]:
+        """Note the beginning of a call and its end. Gives what goes wrong in it: each of `acts` happens once, in order."""
+        begun = self._begun[look]
+        number = begun[ctx.idempotency_key]
+        begun[ctx.idempotency_key] += 1
+        act = acts[number] if number < len(acts) else ""
+        self._note(effect, ctx, look=look, act=act)
         try:
-            yield
+            yield act
         finally:
-            self._note(effect, ctx, look=look, ended=True)
+            self._note(effect, ctx, look=look, act=act, ended=True)
 
-    def _note(self, effect: str, ctx: EffectContext, *, look: bool, ended: bool) -> None:
+    def _note(self, effect: str, ctx: EffectContext, *, look: bool, act: str, ended: bool = False) -> None:
         place = (len(self.calls), self._now_us(), self._process(), effect, ctx.effect_id, ctx.run_id)
-        self.calls.append(Handled(*place, ctx.idempotency_key, ctx.delivery, ctx.attempt, look, ended))
+        self.calls.append(Handled(*place, ctx.idempotency_key, ctx.delivery, ctx.attempt, look, act, ended))
 
     # -- what is done --------------------------------------------------------------------------------------------
-
-    def act(self, key: str, acts: list[str]) -> str:
-        """What goes wrong in this call; each of `acts` happens once, in their order."""
-        self._begun[key] += 1
-        return acts[self._begun[key] - 1] if self._begun[key] <= len(acts) else ""
-
-    def look(self, key: str, looks: list[str]) -> str:
-        """The same of look-ups."""
-        self._looked[key] += 1
-        return looks[self._looked[key] - 1] if self._looked[key] <= len(looks) else ""
 
     def do(self, key: str, amount: int, *, once: bool = False) -> str:
         """Do it, again and again; with `once` what was done before is found instead. Return the receipt."""
