@@ -3,6 +3,7 @@
 StreamsError                 everything that `streams` raises on purpose
 ├── OpError                  an op of a workflow did not succeed; raised where workflow code awaits it
 │   ├── TaskFailed           a task failed for good
+│   ├── RequestFailed        a request failed for good
 │   ├── ChildFailed          a child run failed
 │   ├── TimedOut             the time given with `timeout` ran out
 │   └── Withdrawn            the op was taken back before it had an outcome
@@ -59,6 +60,7 @@ __all__ = [
     "NoSuchInterrupt",
     "OpError",
     "Refused",
+    "RequestFailed",
     "ResultExpired",
     "RunCancelled",
     "RunFailed",
@@ -95,6 +97,18 @@ class OpError(StreamsError):
 
 class TaskFailed(OpError):
     """A task failed for good: it raised `Fail`, used up its retries, or an operator skipped it."""
+
+
+class RequestFailed(OpError):
+    """A request failed for good: its subscriber said so, its retries are used up, or an operator skipped it.
+
+    `kind` is the class of the error. "unknown": the effect may have been carried out all the same. "terminal" and
+    "retryable": it was not.
+    """
+
+    def __init__(self, code: str, message: str = "", details: Any = None, *, kind: str = "terminal") -> None:
+        super().__init__(code, message, details)
+        self.kind = kind
 
 
 class ChildFailed(OpError):

@@ -60,6 +60,7 @@ class App:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._signals: dict[str, Any] = {}
         self._effects: dict[str, Any] = {}
+        self._replies: dict[str, Any] = {}
         self._subscriptions: dict[str, Subscription[Any, Any]] = {}
 
     # -- declarations --------------------------------------------------------------------------------------------
@@ -186,17 +187,24 @@ class App:
         return Signal(name, type)
 
     @overload
-    def effect(self, name: str, type: type[E], /) -> Effect[E, None]: ...
+    def effect(self, name: str, type: type[E], /, *, retry: Retry | None = None) -> Effect[E, None]: ...
     @overload
-    def effect(self, name: str, type: type[E], /, *, reply: type[Y]) -> Effect[E, Y]: ...
-    def effect(self, name: str, type: Any, /, *, reply: Any = None) -> Any:
-        """Declare an effect, which gets a topic of its own."""
+    def effect(self, name: str, type: type[E], /, *, reply: type[Y], retry: Retry | None = None) -> Effect[E, Y]: ...
+    def effect(self, name: str, type: Any, /, *, reply: Any = None, retry: Retry | None = None) -> Any:
+        """Declare an effect, which gets a topic of its own.
+
+        `reply` is the type that completes a `ctx.request` of it; without it a request is completed by None. `retry`
+        bounds how often a request is sent again that ran out of time, or was answered by a retryable error.
+        """
         if check_name("effect", name).endswith(".dead"):
             message = f"effect {name!r}: no effect name ends in '.dead', which is for what subscribers gave up on"
             raise ValueError(message)
-        self._effects[name] = type
-        self.annotations.append(type)
-        return Effect(name, type, reply)
+        if retry is not None and retry.terminal:
+            message = f"effect {name!r}: a reply brings no exception, so leave terminal= out; it says itself if it is"
+            raise ValueError(message)
+        self._effects[name], self._replies[name] = type, reply
+        self.annotations += [type] if reply is None else [type, reply]
+        return Effect(name, type, reply, make_policy(retry, None)._replace(timeout=None))
 
     def subscriber(
         self,
@@ -303,6 +311,11 @@ class App:
         """The declared effects and their payload types."""
         return self._effects
 
+    @property
+    def replies(self) -> Mapping[str, Any]:
+        """The declared effects and the types of the replies to their requests."""
+        return self._replies
+
     def subscription(self, name: str) -> Subscription[Any, Any] | None:
         """The subscriber of the effect of this name, if it has one here."""
         return self._subscriptions.get(name)
@@ -320,6 +333,7 @@ class AppDefinitions:
         self.app = app
         self.signals = app.signals
         self.effects = app.effects
+        self.replies = app.replies
         self.workflow = app.find
         self.versions = app.versions
         self.task = app.task_named

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from streams.authoring.declared import Effect, Signal
-from streams.authoring.task import Task
+from streams.authoring.task import Task, make_policy
 from streams.kernel.combine import MISSING, all_of, first_of, timeout_of, wait_for
 from streams.kernel.ops import Op, Won
 
@@ -26,6 +26,7 @@ T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 A = TypeVar("A")
 E = TypeVar("E")
+Y = TypeVar("Y")
 Seconds = float | timedelta
 
 
@@ -102,6 +103,28 @@ class Context:
     def emit(self, effect: Effect[E, Any], payload: E, /, *, idempotency_key: str | None = None) -> None:
         """Publish a message on the effect's topic, in the same transaction as the state change that this step makes."""
         self._driver.emit(effect.name, self._driver.codec.encode(payload), idempotency_key)
+
+    def request(
+        self,
+        effect: Effect[E, Y],
+        payload: E,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Seconds | None = None,
+    ) -> Op[Y]:
+        """Publish a message on the effect's topic, and wait for the reply of whoever carries it out.
+
+        Without `timeout` it waits for ever. With it, an attempt that has no reply by then is made again by the effect's
+        `retry`, under the same key. Its failure is raised as `RequestFailed` where the op is awaited.
+        """
+        if not isinstance(effect, Effect):
+            message = f"ctx.request takes an effect made by app.effect, not {effect!r}"
+            raise TypeError(message)
+        policy = effect.policy or make_policy(None, None)
+        seconds = make_policy(None, timeout).timeout if timeout is not None else None
+        encoded = self._driver.codec.encode(payload)
+        return self._driver.request(effect.name, encoded, idempotency_key, policy._replace(timeout=seconds))
 
     def spawn(self, body: Coroutine[Any, Any, T], /) -> Op[T]:
         """Run a coroutine of the workflow concurrently. The run ends only when all of them have."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from streams.kernel.bodies import Policy
+
 __all__ = ["Effect", "Signal", "check_name"]
 
 T = TypeVar("T")
@@ -24,11 +26,13 @@ class Signal(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[E, Y]):
-    """An outbox topic, `APP.effects.NAME`, and the type of its payloads."""
+    """An outbox topic, `APP.effects.NAME`, the type of its payloads, and that of the replies to its requests."""
 
     name: str
     type: type[E]
     reply: Any = None
+    policy: Policy | None = None
+    """How its requests are tried again."""
 
 
 def check_name(what: str, name: object) -> str:

@@ -206,7 +206,7 @@ def make_policy(retry: Retry | None, timeout: float | timedelta | None, base: Po
     """The stored form of a retry and a time-out, on top of `base`."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and not 0 < seconds < 1e9:
-        message = f"timeout={timeout!r}: a task's time-out is a positive number of seconds"
+        message = f"timeout={timeout!r}: a time-out is a positive number of seconds"
         raise ValueError(message)
     if base is not None and retry is None:
         return base if seconds is None else base._replace(timeout=seconds)

@@ -1,16 +1,27 @@
-"""What happens to the attempts of a task: outcomes, back-off, hand-back, recovery, and an operator's word."""
+"""What happens to the attempts of an op: outcomes, back-off, hand-back, recovery, and an operator's word."""
 
 from __future__ import annotations
 
 from streams.errors import Refused
 from streams.kernel import bodies as ev
 from streams.kernel.draft import Draft
-from streams.kernel.drive import deliver
+from streams.kernel.drive import conform_reply, deliver
 from streams.kernel.inputs import Due, Noted, Outcome, Returned
-from streams.kernel.retry import Again, Park, judge
-from streams.kernel.run import OpPhase, OpState, is_terminal
+from streams.kernel.retry import Again, Park, Verdict, judge, judge_request
+from streams.kernel.run import WORKED_ON, OpPhase, OpState, is_terminal
 
-__all__ = ["complete_op", "on_due", "on_noted", "on_outcome", "on_recover", "on_returned", "retry_op", "skip_op"]
+__all__ = [
+    "complete",
+    "complete_op",
+    "fail_request",
+    "on_due",
+    "on_noted",
+    "on_outcome",
+    "on_recover",
+    "on_returned",
+    "retry_op",
+    "skip_op",
+]
 
 _IDLE = frozenset({OpPhase.WAITING, OpPhase.QUEUED, OpPhase.BACKOFF, OpPhase.PARKED})
 
@@ -24,13 +35,25 @@ def on_outcome(draft: Draft, outcome: Outcome) -> None:
     elif outcome.failure is not None:
         _fail(draft, op, outcome.failure)
     else:
-        value = outcome.value or b""
-        body = ev.OpCompleted(op.id, op.attempt, value)
-        deliver(draft, body, ev.InputHeld("op.completed", op.id, op.attempt, value))
+        complete(draft, op, outcome.value or b"")
+
+
+def complete(draft: Draft, op: OpState, value: bytes, operator: str | None = None) -> None:
+    """Settle an op with a value that fits."""
+    body = ev.OpCompleted(op.id, op.attempt, value, operator)
+    deliver(draft, body, ev.InputHeld("op.completed", op.id, op.attempt, value))
 
 
 def _fail(draft: Draft, op: OpState, failure: ev.Failure) -> None:
-    verdict = judge(op, draft.definitions.task(op.name), failure, draft.now, draft.run.seed)
+    _take(draft, op, failure, judge(op, draft.definitions.task(op.name), failure, draft.now, draft.run.seed))
+
+
+def fail_request(draft: Draft, op: OpState, failure: ev.Failure, *, replied: bool) -> None:
+    """An error was replied to the current attempt of a request, or nothing was in time."""
+    _take(draft, op, failure, judge_request(op, failure, draft.now, draft.run.seed, replied=replied))
+
+
+def _take(draft: Draft, op: OpState, failure: ev.Failure, verdict: Verdict) -> None:
     if isinstance(verdict, Again):
         draft.emit(ev.AttemptFailed(op.id, op.attempt, failure, verdict.due, verdict.maybe))
     elif isinstance(verdict, Park):
@@ -54,6 +77,9 @@ def on_due(draft: Draft, due: Due) -> None:
     elif op.phase is OpPhase.WAITING and op.due is not None and op.due <= draft.now:
         if op.kind == "timer":
             deliver(draft, ev.TimerFired(op.id), ev.InputHeld("timer.fired", op.id))
+        elif op.kind == "request":
+            text = f"no reply to attempt {op.attempt} of request {op.name!r} came in time"
+            fail_request(draft, op, ev.Failure("unknown", "TIMED_OUT", text), replied=False)
         else:
             _settle(draft, op, ev.Failure("terminal", "TIMED_OUT", f"no answer to {op.name!r} came in time"))
 
@@ -111,7 +137,7 @@ def retry_op(draft: Draft, id_: str | None) -> None:
             raise Refused("NOTHING_TO_RETRY", listed)
         id_ = parked[0]
     op = _idle_op(draft, id_)
-    if op.kind != "task":
+    if op.kind not in WORKED_ON:
         raise Refused("NOTHING_TO_RETRY", f"op {id_} is a {op.kind}, which has no attempts")
     draft.emit(ev.AttemptStarted(op.id, op.attempt + 1))
 
@@ -124,13 +150,13 @@ def skip_op(draft: Draft, id_: str, operator: str) -> None:
 
 
 def complete_op(draft: Draft, id_: str, value: bytes, operator: str) -> None:
-    """Complete a task by an operator's value. Raises `Refused` where the value does not fit its result."""
+    """Complete a task or request by an operator's value. Raises `Refused` where the value does not fit its result."""
     op = _idle_op(draft, id_)
-    if op.kind != "task":
+    if op.kind not in WORKED_ON:
         advice = "answer it with resume" if op.kind == "interrupt" else "skip it instead"
         raise Refused("NOT_A_TASK", f"op {id_} is a {op.kind}; {advice}")
-    spec = draft.definitions.task(op.name)
-    if spec is not None:
+    if op.kind == "request":
+        value = conform_reply(draft, op.name, value)
+    elif (spec := draft.definitions.task(op.name)) is not None:
         value = draft.env.codec.conform(value, spec.result)
-    body = ev.OpCompleted(op.id, op.attempt, value, operator or "operator")
-    deliver(draft, body, ev.InputHeld("op.completed", op.id, op.attempt, value))
+    complete(draft, op, value, operator or "operator")

@@ -61,7 +61,7 @@ class Failure(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """How a task is retried and bounded. Times in seconds; `terminal` holds names of exception classes."""
+    """How a task or request is retried and bounded. Times in seconds; `terminal` holds names of exception classes."""
 
     max_attempts: int
     initial: float
@@ -101,7 +101,7 @@ class RunStarted(NamedTuple):
 
 
 class OpScheduled(NamedTuple):
-    """`attempt` is 1 where this event is also the start record of a task, 0 where the task waits for a slot.
+    """`attempt` is 1 where this event is also the start record of a task or request, 0 where a task waits for a slot.
 
     `ref` names what stands for the arguments, where "state" is the state of this generation; for an interrupt it
     names the type of the answer.

@@ -30,6 +30,7 @@ from streams.kernel.events import Event
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
 from streams.kernel.inputs import Due, Env, Input, Noted, Outcome, Returned, SentBack
 from streams.kernel.repair import on_sent_back, waits_for_repair
+from streams.kernel.replies import has_message_due, keep_late, take_reply
 from streams.kernel.run import REPAIR_PENDING, OpPhase, OpState, Phase, Run, is_terminal
 
 __all__ = ["EARLY_INPUTS_MAX", "Decision", "decide", "refuse", "stop_run"]
@@ -90,7 +91,9 @@ def stop_run(definitions: Definitions, run: Run, input_: Input, env: Env, code: 
     draft = _draft(definitions, run, None, input_, env)
     if run.phase is Phase.ACTIVE:
         block(draft, Fault(code, message))
-        if not isinstance(input_, Command) or not isinstance(input_.request, cmd.Retry):
+        if isinstance(input_, Due) and has_message_due(run, input_.op):
+            draft.emit(ev.OpParked(input_.op, ev.Failure("code", code, message)))  # else it would be tried for ever
+        elif not isinstance(input_, Command) or not isinstance(input_.request, cmd.Retry):
             _take(draft, input_)
     elif isinstance(input_, Command):
         _reject(draft, input_, code, message)
@@ -309,8 +312,16 @@ def _complete(draft: Draft, command: Command, request: cmd.Complete) -> None:
 
 
 def _reply(draft: Draft, command: Command, request: cmd.Reply) -> None:
-    _require_open(draft, command)
-    raise Refused("NO_SUCH_OP", f"op {request.op!r} is no request that waits for a reply")
+    try:
+        if draft.run.phase is not Phase.ACTIVE:
+            _require_open(draft, command)
+        take_reply(draft, request)
+    except Refused as refused:
+        _reject(draft, command, refused.code, refused.message)
+        if refused.code != "REPLY_INVALID":  # that one is not late: a better one may come
+            draft.offset = command.offset
+            keep_late(draft, request)
+            draft.offset = None
 
 
 def _repair(draft: Draft, command: Command, _: cmd.Repair) -> None:

@@ -80,3 +80,7 @@ class Definitions(Protocol):
     @property
     def effects(self) -> Mapping[str, Any]:
         """The declared effects and the types of their payloads."""
+
+    @property
+    def replies(self) -> Mapping[str, Any]:
+        """The declared effects and the types of the replies to their requests."""

@@ -10,9 +10,19 @@ from streams.kernel.definition import Advance
 from streams.kernel.draft import Draft
 from streams.kernel.driver import Driver
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
-from streams.kernel.run import OpPhase
+from streams.kernel.run import OpPhase, is_out
 
-__all__ = ["Delivery", "block", "cancel_body", "conform_answer", "deliver", "follow", "next_signal", "unblock"]
+__all__ = [
+    "Delivery",
+    "block",
+    "cancel_body",
+    "conform_answer",
+    "conform_reply",
+    "deliver",
+    "follow",
+    "next_signal",
+    "unblock",
+]
 
 _JOINED = frozenset({"task", "request", "child"})
 _DELIVERIES_MAX = 10_000
@@ -53,9 +63,9 @@ def block(draft: Draft, fault: Fault) -> None:
 
 
 def cancel_body(draft: Draft, command_id: str | None) -> ev.CancelRequested:
-    """The request, with the ops that end at once: all but running tasks and those whose outcome is held."""
-    stays = (OpPhase.RUNNING, OpPhase.HELD)
-    withdrawn = tuple(op.id for op in draft.run.ops.values() if op.phase not in stays)
+    """The request, with the ops that end at once: all but those somebody works on, and whose outcome is held."""
+    ops = draft.run.ops.values()
+    withdrawn = tuple(op.id for op in ops if not is_out(op) and op.phase is not OpPhase.HELD)
     return ev.CancelRequested(force=False, withdrawn=withdrawn, command_id=command_id)
 
 
@@ -221,7 +231,10 @@ def _held_body(draft: Draft, held: ev.InputHeld) -> ev.Body:
     if op is None:
         raise Refused("HELD_DROPPED", f"op {id_} is no longer open")
     if held.delivery == "op.completed":
-        return ev.OpCompleted(id_, held.attempt, held.value or b"")
+        value = held.value or b""
+        return ev.OpCompleted(
+            id_, held.attempt, conform_reply(draft, op.name, value) if op.kind == "request" else value
+        )
     if held.delivery == "op.failed":
         return ev.OpFailed(id_, held.attempt, held.error or ev.Failure("unknown", "UNKNOWN", "no error was held"))
     if held.delivery == "timer.fired":
@@ -241,3 +254,12 @@ def conform_answer(draft: Draft, op: str, value: bytes) -> bytes:
     """
     leaf = draft.driver().leaf(op)
     return value if leaf is None else draft.env.codec.conform(value, leaf.answer)
+
+
+def conform_reply(draft: Draft, effect: str, value: bytes) -> bytes:
+    """The value of a reply as the type that the effect declares; as it is where no such effect is loaded.
+
+    Raises `Refused` where it does not fit. What is not loaded is no matter of the reply: the code blocks the run.
+    """
+    replies = draft.definitions.replies
+    return draft.env.codec.conform(value, replies[effect]) if effect in replies else value

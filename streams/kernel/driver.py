@@ -29,7 +29,7 @@ from streams.kernel.fault import (
     mark_of,
 )
 from streams.kernel.ops import Branch, Group, Leaf, Op
-from streams.kernel.run import Delivered, Issued, Run
+from streams.kernel.run import WORKED_ON, Delivered, Issued, Run
 from streams.kernel.times import as_datetime, span_us
 
 if TYPE_CHECKING:
@@ -244,8 +244,7 @@ class Driver:
     ) -> Leaf[Any]:
         """Schedule a task. `args` are encoded; `ref` stands for the state of this generation instead."""
         if self._definitions.task(spec.name) is None:
-            message = f"task {spec.name!r} belongs to another app; define it with this app's @app.task"
-            raise self.fault(message)
+            raise self.fault(f"task {spec.name!r} belongs to another app; define it with this app's @app.task")
         content = hash_of((args or b"") + (ref or "").encode())
         return self._leaf("task", spec.name, args, content, key=key, ref=ref, policy=policy)
 
@@ -263,15 +262,8 @@ class Driver:
         name = key or "interrupt"
         type_name = getattr(answer, "__name__", "")
         content = hash_of(question + f"|{type_name}|{name}".encode())
-        return self._leaf(
-            "interrupt",
-            name,
-            question,
-            content,
-            answer=answer,
-            due=due,
-            ref=None if answer is Any else type_name or None,
-        )
+        ref = None if answer is Any else type_name or None
+        return self._leaf("interrupt", name, question, content, answer=answer, due=due, ref=ref)
 
     def receive(self, name: str) -> Leaf[Any]:
         """The next signal of this name."""
@@ -283,12 +275,17 @@ class Driver:
     def emit(self, effect: str, payload: bytes, key: str | None) -> None:
         """Publish an effect with the state change that this drive commits."""
         branch = self.check()
-        if effect not in self._definitions.effects:
-            message = f"effect {effect!r} is not declared; write {effect} = app.effect({effect!r}, SomeType)"
-            raise self.fault(message)
+        self._check_effect(effect)
         op = branch.next_id()
         key = key if key is not None else f"{self.identity}/{op}"
         self._issue(EffectEmitted(op, effect, payload, key, hash_of(payload + key.encode())))
+
+    def request(self, effect: str, payload: bytes, key: str | None, policy: Policy) -> Leaf[Any]:
+        """Publish an effect as `emit` does, and wait for its reply; the time-out of the policy counts from now."""
+        self._check_effect(effect)
+        due = None if policy.timeout is None else self.due_after(policy.timeout)
+        content = hash_of(payload + (key or "").encode())
+        return self._leaf("request", effect, payload, content, due=due, key=key, policy=policy)
 
     def spawn(self, body: Coroutine[Any, Any, Any]) -> Branch[Any]:
         """Start a concurrent branch; it is driven when the current one waits."""
@@ -329,7 +326,7 @@ class Driver:
             op.withdraw()
 
     def _recall(self, branch: Branch[Any], waits: list[Leaf[Any]]) -> None:
-        """Cancel a branch after those that it has spawned. Its waits end; its tasks are asked, and settle later."""
+        """Cancel a branch after those that it has spawned. Its waits end; what is worked on settles later."""
         if branch.done or branch.asked:
             return
         for op in branch.owned:
@@ -338,7 +335,7 @@ class Driver:
             elif isinstance(op, Leaf) and not op.done:
                 self._issue(OpWithdrawn(op.id))
                 op.retrieved = True
-                if op.kind != "task":
+                if op.kind not in WORKED_ON:
                     waits.append(op)
         self._throw(branch)
 
@@ -364,13 +361,16 @@ class Driver:
     ) -> Leaf[Any]:
         branch = self.check()
         op = branch.next_id()
-        if key is None and kind == "task":
+        if key is None and kind in WORKED_ON:
             key = f"{self.identity}/{op}"
-        self._issue(OpScheduled(op, kind, name, args, content, due, 0, key, ref, policy))
-        leaf: Leaf[Any] = Leaf(self, op, kind, name, answer)
-        self._leaves[op] = leaf
+        self._issue(OpScheduled(op, kind, name, args, content, due, int(kind == "request"), key, ref, policy))
+        leaf = self._leaves[op] = Leaf(self, op, kind, name, answer)
         branch.owned.append(leaf)
         return leaf
+
+    def _check_effect(self, effect: str) -> None:
+        if effect not in self._definitions.effects:
+            raise self.fault(f"effect {effect!r} is not declared; write {effect} = app.effect({effect!r}, SomeType)")
 
     def fault(self, message: str) -> Fault:
         """A bug of the workflow; it blocks the run even if the code swallows the exception."""

@@ -98,5 +98,6 @@ def event_id(event: Event) -> str:
     if event.seq is not None:
         return f"{event.identity}/{event.seq}"
     if isinstance(event.body, ev.OutcomeLate):
-        return f"{event.identity}/late/{event.body.op}/{event.body.attempt}"
+        late = f"{event.identity}/late/{event.body.op}/{event.body.attempt}"
+        return late if event.offset is None else f"{late}@{event.offset}"
     return f"{event.identity}/@{event.offset}"

@@ -9,8 +9,10 @@ from streams.kernel import bodies as ev
 from streams.kernel.changes import apply_changes, base_bytes, fresh_base
 from streams.kernel.events import DELIVERIES, Event
 from streams.kernel.restate import STATE_FIELDS, run_of
+from streams.kernel.retry import reply_due
 from streams.kernel.run import (
     SEEN_MAX,
+    WORKED_ON,
     Delivered,
     InboxItem,
     Issued,
@@ -18,13 +20,13 @@ from streams.kernel.run import (
     OpState,
     Phase,
     Run,
+    is_out,
     is_terminal,
 )
 from streams.kernel.vector import Vector
 
 __all__ = ["UnknownEvent", "evolve"]
 
-_ASKED = frozenset({OpPhase.RUNNING, OpPhase.HELD})
 _WITHDRAWN = ev.Failure("cancelled", "WITHDRAWN", "it was withdrawn while no attempt was running")
 Changes = dict[str, Any]
 _ENTRY_BYTES = 64
@@ -206,9 +208,11 @@ def _signal_received(run: Run, _: Event, body: ev.SignalReceived) -> Changes:
 def _attempt_started(run: Run, event: Event, body: ev.AttemptStarted) -> Changes:
     op = run.ops[body.op]
     spent = 1 if op.phase is OpPhase.PARKED else op.spent + 1
+    phase, due = OpPhase.RUNNING, None
+    if op.kind == "request":
+        phase, due = OpPhase.WAITING, reply_due(op, event.at)
     return _with(
-        run,
-        op._replace(phase=OpPhase.RUNNING, attempt=body.attempt, spent=spent, epoch=event.epoch, due=None, error=None),
+        run, op._replace(phase=phase, attempt=body.attempt, spent=spent, epoch=event.epoch, due=due, error=None)
     )
 
 
@@ -235,9 +239,9 @@ def _op_parked(run: Run, _: Event, body: ev.OpParked) -> Changes:
 def _op_withdrawn(run: Run, event: Event, body: ev.OpWithdrawn) -> Changes:
     op = run.ops.get(body.op)
     changes: Changes = {"size": run.size}
-    if op is not None and op.kind != "task":
+    if op is not None and op.kind not in WORKED_ON:
         changes = _without(run, body.op)
-    elif op is not None and op.phase in _ASKED:
+    elif op is not None and (is_out(op) or op.phase is OpPhase.HELD):
         changes = _with(run, op._replace(asked=True))
     elif op is not None:  # nothing runs that could end: its end is a delivery of its own, which clean-up may await
         held = ev.InputHeld("op.failed", op.id, op.attempt, error=_WITHDRAWN)
@@ -261,9 +265,7 @@ def _cancel_requested(run: Run, event: Event, body: ev.CancelRequested) -> Chang
     changes = _deliver(run, event, None, "\n".join(body.withdrawn).encode())
     removed = _without(run, *body.withdrawn)
     changes["size"] += removed["size"] - run.size
-    changes["ops"] = {
-        id_: op._replace(asked=True) if op.phase is OpPhase.RUNNING else op for id_, op in removed["ops"].items()
-    }
+    changes["ops"] = {id_: op._replace(asked=True) if is_out(op) else op for id_, op in removed["ops"].items()}
     changes["cancel_requested"] = True
     return changes
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from streams.errors import Cancelled, OpError, TaskFailed, TimedOut, Withdrawn
+from streams.errors import Cancelled, OpError, RequestFailed, TaskFailed, TimedOut, Withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -88,13 +88,15 @@ def failure_error(kind: str, error: Failure, codec: Codec) -> OpError:
         return Withdrawn(error.code, error.message, details)
     if kind == "task":
         return TaskFailed(error.code, error.message, details)
+    if kind == "request":
+        return RequestFailed(error.code, error.message, details, kind=error.kind)
     if error.code == "TIMED_OUT":
         return TimedOut(error.code, error.message, details)
     return OpError(error.code, error.message, details)
 
 
 class Leaf(Op[R_co]):
-    """A task, timer, interrupt or receive. Its value is decoded afresh at each await."""
+    """A task, timer, interrupt, receive or request. Its value is decoded afresh at each await."""
 
     __slots__ = ("_data", "_error", "_withdrawn", "answer", "kind", "name")
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from streams.kernel.bodies import Failure, Policy
 from streams.kernel.definition import TaskSpec
 from streams.kernel.run import OpState
+from streams.kernel.times import span_us
 
-__all__ = ["Again", "Park", "Settle", "Verdict", "backoff_us", "judge", "policy_of"]
+__all__ = ["Again", "Park", "Settle", "Verdict", "backoff_us", "judge", "judge_request", "policy_of", "reply_due"]
 
 _PARKING = frozenset({"VALUE_TOO_LARGE", "VALUE_NOT_STORABLE", "TASK_UNKNOWN"})
 _SECOND_US = 1_000_000
@@ -86,9 +87,38 @@ def _exhausted(op: OpState, policy: Policy, failure: Failure, *, unknown: bool) 
     return Park(error) if policy.on_exhausted == "park" else Settle(error)
 
 
+def reply_due(op: OpState, at: int) -> int | None:
+    """Until when the reply to an attempt that is made now is waited for; None where it is for ever."""
+    timeout = None if op.policy is None else op.policy.timeout
+    return None if timeout is None else at + span_us(timeout)
+
+
+def judge_request(op: OpState, failure: Failure, now: int, seed: bytes, *, replied: bool) -> Verdict:
+    """Sort the failure of an attempt of a request: an error that was `replied`, or no reply in time, which is unknown.
+
+    terminal -> the op fails. A reply that says unknown parks: somebody has looked, and only a person can tell. For the
+    others the budget decides; to ask again is safe, since each attempt has the same key.
+    """
+    policy = op.policy
+    assert policy is not None
+    if failure.kind == "terminal":
+        return Settle(failure)
+    if failure.kind == "unknown" and replied:
+        return Park(Failure("unknown", "OUTCOME_UNKNOWN", _unknown(op, failure), failure.details))
+    if op.asked:
+        return Settle(failure)
+    maybe = op.maybe or failure.kind == "unknown"
+    if op.spent < policy.max_attempts:
+        return Again(now + backoff_us(policy, op.spent, seed, op.id), maybe)
+    attempts = f"{op.spent} attempt{'' if op.spent == 1 else 's'} of request {op.name!r} failed"
+    text = f"{attempts}; the last: {_words(failure)}"
+    error = Failure("unknown" if maybe else failure.kind, "RETRIES_EXHAUSTED", text, failure.details)
+    return Park(error) if policy.on_exhausted == "park" else Settle(error)
+
+
 def _unknown(op: OpState, failure: Failure) -> str:
     return (
-        f"attempt {op.attempt} of task {op.name!r} may or may not have done its work ({_words(failure)}). "
+        f"attempt {op.attempt} of {op.kind} {op.name!r} may or may not have done its work ({_words(failure)}). "
         f"Look it up under the key {op.key!r}, then complete, skip or retry op {op.id}"
     )
 

@@ -17,6 +17,7 @@ __all__ = [
     "REPAIR_PENDING",
     "RUN_BYTES_MAX",
     "SEEN_MAX",
+    "WORKED_ON",
     "Delivered",
     "InboxItem",
     "Issued",
@@ -26,6 +27,7 @@ __all__ = [
     "Run",
     "Status",
     "blank",
+    "is_out",
     "is_result_gone",
     "is_stub",
     "is_terminal",
@@ -38,6 +40,9 @@ SEEN_MAX = 1_000
 
 RUN_BYTES_MAX = 700_000
 """Bound of a run's stored values in bytes, below the limit of a record, so that its checkpoint can be written."""
+
+WORKED_ON = frozenset({"task", "request"})
+"""Kinds of ops that somebody works on: they have attempts and a key, and once withdrawn they still have an outcome."""
 
 REPAIR_PENDING = "REPAIR_PENDING"
 """Why a run is blocked whose damage was mended, until the commands that have waited for it are sent back."""
@@ -109,8 +114,13 @@ class OpPhase(StrEnum):
                               │  └── backoff ◀─┐      due
                               ├───────────────┘      a failed or returned attempt
                               └──▶ parked ──retry──▶ running
-    any:   ──▶ held, when the outcome arrives at a blocked run; settled when the run goes on. A task that is withdrawn
-           while no attempt runs is held too, and settled at once where the run is not blocked
+    request:  waiting ──▶ (settled)                      for a reply: no worker runs it
+                │  ▲
+                │  └── backoff ◀─┐      due
+                ├────────────────┘      a retryable reply, or no reply in time
+                └──▶ parked ──retry──▶ waiting           a reply can also settle one in back-off or parked
+    any:   ──▶ held, when the outcome arrives at a blocked run; settled when the run goes on. A task or request that is
+           withdrawn while no attempt is out is held too, and settled at once where the run is not blocked
     """
 
     WAITING = "waiting"
@@ -214,6 +224,11 @@ _BEFORE_THE_END = (Phase.ACTIVE, Phase.PENDING)
 def blank(run_id: str, offset: int) -> Run:
     """A run that no event has opened yet. `offset` is that of the command about to open it; it makes the identity."""
     return Run(run_id=run_id, identity=f"{run_id}@{offset}")
+
+
+def is_out(op: OpState) -> bool:
+    """Whether an attempt of the op is under way: a task of this worker, or a request that waits for its reply."""
+    return op.phase is OpPhase.RUNNING or (op.kind == "request" and op.phase is OpPhase.WAITING)
 
 
 def is_terminal(run: Run) -> bool:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streams.errors import WireError
 from streams.kernel import bodies as ev
 from streams.kernel.events import Event
 from streams.kernel.run import Phase, Run
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
+from streams.runtime import crash
 from streams.runtime.failures import plain_text
+from streams.runtime.working import Timer, Working
 from streams.wire.headers import EFFECT_ID, IDEMPOTENCY_KEY, headers_of
 from streams.wire.keys import ID_BYTES_MAX
+from streams.wire.outbox import message_of
 from streams.wire.records import DeadLetter, EffectMessage, encode_dead_letter, encode_effect, encode_event
 from streams.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from streams.runtime.turn import Turn
 
 __all__ = [
     "RECORD_OVERHEAD",
@@ -25,6 +31,7 @@ __all__ = [
     "encode_events",
     "end_damaged",
     "letter_record",
+    "publish",
     "rejection_record",
 ]
 
@@ -61,27 +68,29 @@ def encode_events(events: Iterable[Event]) -> list[bytes]:
     return encoded
 
 
-def effect_record(topics: Topics, partition: int, run: Run, event: Event, body: ev.EffectEmitted) -> NewRecord:
-    """The outbox message of an effect; its key is the run's, so a subscriber sees a run's effects in order."""
-    message = EffectMessage(
-        effect_id=f"{event.identity}/{body.op}",
-        run_id=event.run_id,
-        effect=body.effect,
-        payload=body.payload,
-        idempotency_key=body.key,
-        epoch=event.epoch,
-        at=event.at,
-        workflow=run.workflow,
-        version=run.version,
-        op=body.op,
-    )
+def effect_record(topics: Topics, partition: int, message: EffectMessage) -> NewRecord:
+    """A message of the outbox as a record; its key is the run's, so a subscriber sees a run's effects in order."""
     data = encode_effect(message)
     headers = (
         *headers_of("effect", data),
-        (IDEMPOTENCY_KEY, body.key.encode()),
+        (IDEMPOTENCY_KEY, message.idempotency_key.encode()),
         (EFFECT_ID, message.effect_id.encode()),
     )
-    return NewRecord(topics.effect(body.effect), partition, event.run_id.encode(), data, headers)
+    return NewRecord(topics.effect(message.effect), partition, message.run_id.encode(), data, headers)
+
+
+def publish(turn: Turn, working: Working, event: Event) -> bool:
+    """Write the message that leaves with an event, and wait until the reply to it is due; False where there is none."""
+    message = message_of(event, working.run)
+    if message is None:
+        return False
+    if turn.engine.publishes:
+        turn.add(effect_record(turn.engine.topics, working.partition.number, message), working)
+    crash.passing("turn.effect", message.effect)
+    op = working.run.ops.get(message.op) if isinstance(event.body, ev.AttemptStarted) else None
+    if op is not None and op.due is not None:
+        turn.timers.append(Timer(op.due, working.partition, event.run_id, op.id))
+    return True
 
 
 def dead_letter_of(record: Record, reason: str, now: int, code: str = "") -> DeadLetter:

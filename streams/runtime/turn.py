@@ -24,9 +24,9 @@ from streams.runtime.outgoing import (
     Stop,
     Unwritable,
     dead_letter_of,
-    effect_record,
     encode_events,
     letter_record,
+    publish,
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
@@ -247,7 +247,9 @@ class Turn:
         body = event.body
         partition, run_id = working.partition, event.run_id
         if isinstance(body, ev.OpScheduled):
-            if body.attempt:
+            if body.kind == "request":
+                publish(self, working, event)
+            elif body.attempt:
                 task = self.engine.definitions.task(body.name)
                 pool = task.pool if task is not None else "loop"
                 self._slots[pool] = self._slots.get(pool, 0) - 1
@@ -258,11 +260,10 @@ class Turn:
             elif body.kind == "task" and not body.attempt:
                 self.timers.append(Timer(0, partition, run_id, body.op))
         elif isinstance(body, ev.AttemptStarted):
-            self.starts.append(Start(partition, run_id, body.op, body.attempt))
+            if not publish(self, working, event):
+                self.starts.append(Start(partition, run_id, body.op, body.attempt))
         elif isinstance(body, ev.EffectEmitted):
-            if self.engine.publishes:
-                self.add(effect_record(self.engine.topics, partition.number, working.run, event, body), working)
-            crash.passing("turn.effect", body.effect)
+            publish(self, working, event)
         elif isinstance(body, ev.AttemptFailed):
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))

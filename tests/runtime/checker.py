@@ -6,8 +6,8 @@ It has no part in the engine's memory and shares with it only the record formats
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from streams.errors import WireError
 from streams.kernel import bodies as ev
@@ -44,10 +44,12 @@ class Checked(NamedTuple):
 
     def starts(self, run_id: str) -> set[tuple[str, int]]:
         """The start records (op, attempt) of a run's tasks."""
-        found = set()
+        found, requests = set(), set()
         for event in self.events.get(run_id, []):
             body = event.body
-            if isinstance(body, (ev.OpScheduled, ev.AttemptStarted)) and body.attempt:
+            if isinstance(body, ev.OpScheduled) and body.kind == "request":
+                requests.add(body.op)
+            elif isinstance(body, (ev.OpScheduled, ev.AttemptStarted)) and body.attempt and body.op not in requests:
                 found.add((body.op, body.attempt))
         return found
 
@@ -81,19 +83,28 @@ async def check_log(
     checked = Checked({}, {}, [], [], {}, {})
     for number in range(partitions):
         await _check_partition(log, topics, number, partitions, checked, damaged)
-    ids = Counter(message.effect_id for message in checked.effects)
+    ids = Counter((message.effect_id, message.attempt) for message in checked.effects)
     assert [id_ for id_, count in ids.items() if count > 1] == [], "an effect was published twice"
-    emitted = {
-        f"{event.identity}/{event.body.op}": event.body
-        for events in checked.events.values()
-        for event in events
-        if isinstance(event.body, ev.EffectEmitted)
-    }
+    emitted = {id_: what for events in checked.events.values() for id_, what in _emitted(events)}
     assert set(emitted) == set(ids), "effects and events differ"
     for message in checked.effects:
-        body = emitted[message.effect_id]
-        assert (message.payload, message.idempotency_key) == (body.payload, body.key)
+        said = (message.effect, message.payload, message.idempotency_key, message.epoch, message.at)
+        assert said == emitted[message.effect_id, message.attempt]
     return checked
+
+
+def _emitted(events: list[Event]) -> Iterator[tuple[tuple[str, int], tuple[Any, ...]]]:
+    """What the messages of a run should say, by id and attempt: of its effects, and of each attempt of a request."""
+    requests: dict[str, tuple[Any, ...]] = {}
+    for event in events:
+        body = event.body
+        if isinstance(body, ev.EffectEmitted):
+            yield (f"{event.identity}/{body.op}", 0), (body.effect, body.payload, body.key, event.epoch, event.at)
+        elif isinstance(body, ev.OpScheduled) and body.kind == "request":
+            requests[body.op] = (body.name, body.args, body.key)
+            yield (f"{event.identity}/{body.op}", 1), (*requests[body.op], event.epoch, event.at)
+        elif isinstance(body, ev.AttemptStarted) and body.op in requests:
+            yield (f"{event.identity}/{body.op}", body.attempt), (*requests[body.op], event.epoch, event.at)
 
 
 async def _check_partition(
@@ -160,6 +171,7 @@ async def _check_commands(
     """Every command below the applied offset has led to exactly one record that carries its offset."""
     commands = await records_of(log, TopicPartition(topics.commands, number))
     events = [event for event in map(try_event, records) if event is not None and event.offset is not None]
+    events = [event for event in events if not isinstance(event.body, ev.OutcomeLate)]  # beside a refusal
     offsets = [event.offset for event in events if event.run_id not in damaged]
     offsets += {event.offset for event in events if event.run_id in damaged}  # a test may have copied them
     twice = [offset for offset, count in Counter(offsets).items() if count > 1]

@@ -16,6 +16,7 @@ from streams.runtime.outgoing import effect_record
 from streams.wire import command_json
 from streams.wire.headers import CONTENT_TYPE, EFFECT_ID, IDEMPOTENCY_KEY, SCHEMA, headers_of
 from streams.wire.messages import EffectMessage
+from streams.wire.outbox import message_of
 from streams.wire.partitioner import murmur2, partition_of
 from streams.wire.records import CommandUnreadable, decode_command
 from streams.wire.schemas import packed_schemas
@@ -84,7 +85,7 @@ def test_the_schemas_and_what_records_begin_with():
 def test_the_headers_are_on_the_records():
     told = [header for header, *_ in page.table("header", "on", "value")]
     event = Event("r", "r@0", 2, 5, 1, 0, 3, ev.EffectEmitted("2", "letters", b"{}", "key/r", b""))
-    record = effect_record(topics_of("APP", ["letters"]), 0, blank("r", 0), event, event.body)
+    record = effect_record(topics_of("APP", ["letters"]), 0, message_of(event, blank("r", 0)))
     assert [name for name, _ in record.headers] == told == [CONTENT_TYPE, SCHEMA, IDEMPOTENCY_KEY, EFFECT_ID]
     assert record.headers[2:] == ((IDEMPOTENCY_KEY, b"key/r"), (EFFECT_ID, b"r@0/2"))
     (shown,) = [value for header, _, value in page.table("header", "on", "value") if header == CONTENT_TYPE]

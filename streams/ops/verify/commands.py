@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streams.kernel.bodies import CommandRejected
+from streams.kernel.bodies import CommandRejected, OutcomeLate
 from streams.kernel.events import Event
 from streams.log.port import Record, Span
 from streams.ops.verify.findings import Findings
@@ -58,8 +58,9 @@ class CommandJoin:
             self._outcomes.append(_Outcome(offset, record.key or b"", event, record))
             self._merge()
             return
-        is_rest = isinstance(event.body, CommandRejected) and self._last == (offset, event.run_id, event.epoch)
-        if not is_rest:  # a decision that blocks its run may refuse the command as well
+        is_rest = isinstance(event.body, (CommandRejected, OutcomeLate))
+        # A decision that blocks its run may refuse the command as well; what a late reply said is kept beside it.
+        if not is_rest or self._last != (offset, event.run_id, event.epoch):
             text = f"command {offset} has had an outcome before, or those after it have"
             expected = f"{self.next} or higher"
             found = self._place.event("command.twice", record, event, text, field="offset", expected=expected)

@@ -1,4 +1,4 @@
-"""Joins the effects that events have emitted with the messages of the outbox: both come in the same order."""
+"""Joins the messages that events lead to with those of the outbox: both come in the same order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from streams.errors import WireError
-from streams.kernel.bodies import EffectEmitted
 from streams.kernel.events import Event
 from streams.kernel.run import Run
 from streams.log.port import Record, Span
@@ -18,7 +17,7 @@ from streams.ops.verify.report import Divergence
 from streams.ops.verify.shares import Counts, Share, bucket_of
 from streams.wire.records import EffectMessage, decode_effect
 
-__all__ = ["EffectJoin", "Orphan"]
+__all__ = ["EffectJoin", "Orphan", "attempt_id", "message_id"]
 
 _AHEAD_MAX = 1_000
 """Messages that are kept while the one that an event emitted is looked for; a lost one must not bring all to memory."""
@@ -29,6 +28,16 @@ _REPEATED_MAX = 100
 _OF_THE_WORKFLOW = frozenset({"workflow", "version"})
 
 _T = TypeVar("_T")
+
+
+def message_id(message: EffectMessage) -> str:
+    """What tells messages apart: the effect, and which attempt of a request it is."""
+    return attempt_id(message.effect_id, message.attempt)
+
+
+def attempt_id(effect_id: str, attempt: int) -> str:
+    """The effect, and which attempt of a request it is; 0 for an effect that nobody waits for."""
+    return f"{effect_id}, attempt {attempt}" if attempt else effect_id
 
 
 class _Emitted(NamedTuple):
@@ -98,22 +107,11 @@ class EffectJoin:
         self._second = {id_: some for id_, some in self._second.items() if share.holds(some[0].key)}
         self._orphans = [orphan for orphan in self._orphans if share.holds(orphan.key)]
 
-    def emitted(self, key: bytes, record: Record, event: Event, body: EffectEmitted, run: Run | None) -> None:
-        """An event emits an effect."""
-        message = EffectMessage(
-            effect_id=f"{event.identity}/{body.op}",
-            run_id=event.run_id,
-            effect=body.effect,
-            payload=body.payload,
-            idempotency_key=body.key,
-            epoch=event.epoch,
-            at=event.at,
-            workflow="" if run is None else run.workflow,
-            version=0 if run is None else run.version,
-            op=body.op,
-        )
+    def emitted(self, key: bytes, record: Record, event: Event, message: EffectMessage, run: Run | None) -> None:
+        """An event leads to a message; `run` is None where its state is not known, and so not its workflow."""
         one = _Emitted(key, event, record.offset, message, run)
-        early = _first_of(self._early, self._second, message.effect_id)
+        id_ = message_id(message)
+        early = _first_of(self._early, self._second, id_)
         if early is not None:
             self._begun = True
             self._match(one, early)
@@ -121,12 +119,12 @@ class EffectJoin:
             self.gone.by_bucket[bucket_of(key)] += 1
         elif self._at_the_end:
             self._lost(one)
-        elif message.effect_id in self._awaiting:
-            self._newest = message.effect_id
-            self._repeated.setdefault(message.effect_id, []).append(one)
+        elif id_ in self._awaiting:
+            self._newest = id_
+            self._repeated.setdefault(id_, []).append(one)
         else:
-            self._newest = message.effect_id
-            self._awaiting[message.effect_id] = one
+            self._newest = id_
+            self._awaiting[id_] = one
             if len(self._awaiting) > _WAITING_MAX:
                 self._lost(self._awaiting.pop(next(iter(self._awaiting))))
 
@@ -152,16 +150,17 @@ class EffectJoin:
             if not share.holds(run_key):
                 continue
             found = _Message(run_key, record.key, record.offset, message)
-            one = _first_of(self._awaiting, self._repeated, message.effect_id)
+            id_ = message_id(message)
+            one = _first_of(self._awaiting, self._repeated, id_)
             if one is not None:
                 self._match(one, found)
-            elif message.effect_id in self._early:
-                if len(self._second.get(message.effect_id, ())) >= _REPEATED_MAX:
-                    self._judge(Orphan(found.key, found.offset, message.effect_id), is_known=True)
+            elif id_ in self._early:
+                if len(self._second.get(id_, ())) >= _REPEATED_MAX:
+                    self._judge(Orphan(found.key, found.offset, id_), is_known=True)
                     continue
-                self._second.setdefault(message.effect_id, []).append(found)
+                self._second.setdefault(id_, []).append(found)
             else:
-                self._early[message.effect_id] = found
+                self._early[id_] = found
                 if len(self._early) > _WAITING_MAX:
                     self._give_up(next(iter(self._early)))
 
@@ -183,7 +182,7 @@ class EffectJoin:
                 return
 
     def _differs(self, one: _Emitted, found: _Message, field: str, expected: str, is_: str) -> None:
-        text = f"the message {one.message.effect_id} is not what its event says"
+        text = f"the message {message_id(one.message)} is not what its event says"
         found_ = self._divergence("effect.differs", one.event.run_id, found.offset, text)
         self._findings.add(
             one.key,
@@ -191,7 +190,7 @@ class EffectJoin:
         )
 
     def _lost(self, one: _Emitted) -> None:
-        text = f"effect {one.message.effect_id} was emitted (event at offset {one.offset}) and has no message"
+        text = f"effect {message_id(one.message)} was emitted (event at offset {one.offset}) and has no message"
         found = self._divergence("effect.lost", one.event.run_id, None, text)
         self._findings.add(one.key, found._replace(seq=one.event.seq, code=code_of(one.run)))
 

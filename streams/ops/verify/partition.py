@@ -179,7 +179,7 @@ class PartitionCheck:
                 newer |= {record.key or b"" for record in records}
             folds.checkpoints.settle(newer)
         for join in work.effects.values():
-            orphans = join.finish(trimmed=self._trimmed)
+            orphans = [one for one in join.finish(trimmed=self._trimmed) if one.effect_id not in work.untold]
             if orphans:
                 join.judge(orphans, await self._emitted_by(orphans))
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from streams.errors import WireError
-from streams.kernel.bodies import EffectEmitted, RunOwned, RunStarted
+from streams.kernel.bodies import AttemptStarted, EffectEmitted, OpScheduled, RunOwned, RunStarted
 from streams.kernel.events import Event, event_id
 from streams.log.port import Record
 from streams.ops.verify.commands import CommandJoin
-from streams.ops.verify.effects import EffectJoin
+from streams.ops.verify.effects import EffectJoin, attempt_id
 from streams.ops.verify.folds import Folds
 from streams.ops.verify.index import DAMAGED, DELETED, NOTHING, Entry, digest
 from streams.ops.verify.owners import Owners
 from streams.ops.verify.place import text_of
 from streams.ops.verify.shares import Counts, Share, bucket_of
 from streams.wire.headers import REBUILT
+from streams.wire.outbox import message_of
 from streams.wire.records import canonical_checkpoint, decode_event, decode_event_and_id
 from streams.wire.schemas import SchemaUnknown
 
 __all__ = ["Pass", "emitted_ids"]
 
 _OWNING = frozenset({RunOwned, RunStarted})
+_SENDING = frozenset({EffectEmitted, OpScheduled, AttemptStarted})
 
 
 class Pass:
@@ -35,6 +37,8 @@ class Pass:
         self.commands = commands
         self.events = Counts()
         self.unpublished = Counts()
+        self.untold: set[str] = set()
+        """Attempts of runs that could not be folded: whether they are of requests is not known."""
         self._owners = owners
 
     def split(self) -> Share | None:
@@ -110,8 +114,8 @@ class Pass:
                 if id_ != f"{event.identity}/{event.seq}":
                     self._wrong_id(key, record, event, id_)
                 see(key, bucket, record, event)
-                if type(event.body) is EffectEmitted:
-                    self._emitted(key, record, event, event.body)
+                if type(event.body) in _SENDING:
+                    self._sent(key, record, event)
             elif id_ != event_id(event):
                 self._wrong_id(key, record, event, id_)
 
@@ -128,16 +132,21 @@ class Pass:
         )
         self.folds.findings.add(key, found)
 
-    def _emitted(self, key: bytes, record: Record, event: Event, body: EffectEmitted) -> None:
-        join = self.effects.get(body.effect)
+    def _sent(self, key: bytes, record: Record, event: Event) -> None:
         run = self.folds.state_of(key)
+        message = message_of(event, run)
+        if message is None:
+            if run is None and isinstance(event.body, AttemptStarted):
+                self.untold.add(attempt_id(f"{event.identity}/{event.body.op}", event.body.attempt))
+            return
+        join = self.effects.get(message.effect)
         if join is not None:
-            join.emitted(key, record, event, body, run)
+            join.emitted(key, record, event, message, run)
             return
         if not self.folds.place.publishes:
             self.unpublished.by_bucket[bucket_of(key)] += 1
             return
-        text = f"the topic {self.folds.place.topics.effect(body.effect)} of its effect does not exist"
+        text = f"the topic {self.folds.place.topics.effect(message.effect)} of its effect does not exist"
         self.folds.findings.add(key, self.folds.place.event("effect.lost", record, event, text, run=run))
 
 
@@ -150,6 +159,9 @@ def emitted_ids(records: Sequence[Record], keys: frozenset[bytes]) -> set[str]:
                 event = decode_event(record.value or b"")
             except WireError:
                 continue  # told of already
-            if isinstance(event.body, EffectEmitted):
-                found.add(f"{event.identity}/{event.body.op}")
+            body = event.body
+            if isinstance(body, EffectEmitted):
+                found.add(f"{event.identity}/{body.op}")
+            elif isinstance(body, (OpScheduled, AttemptStarted)):  # of a task, which no message is of
+                found.add(attempt_id(f"{event.identity}/{body.op}", body.attempt))
     return found

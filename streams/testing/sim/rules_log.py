@@ -134,7 +134,7 @@ def _check_commands(number: int, commands: list[Record], events: Events) -> Iter
     highest = -1
     for record, event in events:
         offset = event.offset
-        if offset is None:
+        if offset is None or isinstance(event.body, ev.OutcomeLate):  # what a late reply said, beside its refusal
             continue
         if isinstance(event.body, ev.CommandRejected):
             yield from _check_refusal(record, event, event.body)
