@@ -16,7 +16,17 @@ from streams.testing.sim.app import make_app, often, parcels
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.services import LONG_SECONDS, Services, after_work, before_work
 
-__all__ = ["BLIND", "NOTES", "NOTES_TRIES", "PAYMENTS", "QUOTES", "ROWS", "TICKETS", "TICKETS_ATTEMPTS", "make_served_app"]
+__all__ = [
+    "BLIND",
+    "NOTES",
+    "NOTES_TRIES",
+    "PAYMENTS",
+    "QUOTES",
+    "ROWS",
+    "TICKETS",
+    "TICKETS_ATTEMPTS",
+    "make_served_app",
+]
 
 PAYMENTS, BLIND, NOTES, ROWS, TICKETS, QUOTES = "payments", "blind", "notes", "rows", "tickets", "quotes"
 NOTES_TRIES = 4
@@ -127,9 +137,7 @@ async def asked(ctx: Context, input: dict[str, Any]) -> str:
 @app.workflow(version=1)
 async def impatient(ctx: Context, input: dict[str, Any]) -> str:
     """It asks again and again, under one key."""
-    found: str = await ctx.request(
-        payments, input["payload"], idempotency_key=input["key"], timeout=input["timeout"]
-    )
+    found: str = await ctx.request(payments, input["payload"], idempotency_key=input["key"], timeout=input["timeout"])
     return found
 
 

@@ -93,7 +93,7 @@ def _sayings(message: EffectMessage, act: str, right: int) -> Iterator[Said]:
 
     wrong = {
         "stale": {"attempt": message.attempt - 1},
-        "newer": {"attempt": message.attempt + 1},
+        "newer": {"attempt": message.attempt + 1_000},
         "wrong op": {"op": "99"},
         "wrong effect": {"effect_id": f"{message.effect_id}9"},
         "wrong epoch": {"epoch": message.epoch + 1},

@@ -97,8 +97,8 @@ class History(NamedTuple):
     effects: list[list[tuple[Record, EffectMessage]]]
     effect_letters: list[list[tuple[Record, DeadLetter]]]
     """What subscribers gave up on."""
-    replies: list[tuple[int, Record, Reply]]
-    """The answers to requests among the commands, with their partitions."""
+    replies: list[tuple[Record, Reply, bool]]
+    """The answers to requests among the commands, and whether they are a subscriber's."""
     wrong: list[str]
     """What could not be read."""
 
@@ -147,15 +147,15 @@ async def read_history(world: Judged) -> History:
     )
 
 
-def _replies(commands: list[list[Record]]) -> Iterator[tuple[int, Record, Reply]]:
-    for number, of_partition in enumerate(commands):
+def _replies(commands: list[list[Record]]) -> Iterator[tuple[Record, Reply, bool]]:
+    for of_partition in commands:
         for record in of_partition:
             try:
                 command = decode_command(record.key, record.value, default_id="", offset=record.offset)
             except WireError:
                 continue  # junk, whose fate is checked elsewhere
             if isinstance(command.request, Reply):
-                yield number, record, command.request
+                yield record, command.request, not command.command_id  # all others name their commands
 
 
 def _checkpoint(value: bytes) -> Run | Damaged | None:

@@ -21,9 +21,9 @@ from streams.runtime.worker import Worker
 from streams.testing.sim.history import History, Judged, read_history, remember
 from streams.testing.sim.model import JUNK, Outcome
 from streams.testing.sim.model_served import judge
-from streams.testing.sim.rules_effects import check_effects, is_sent_back
+from streams.testing.sim.rules_effects import check_effects
 from streams.testing.sim.rules_fold import Folds, replayed
-from streams.testing.sim.rules_log import check_log
+from streams.testing.sim.rules_log import check_log, is_sent_back
 from streams.testing.sim.rules_outside import check_outside
 from streams.testing.sim.rules_requests import check_requests
 

@@ -15,6 +15,7 @@ from streams.testing.sim.outside import receipt
 from streams.wire.records import encode_command
 
 __all__ = [
+    "CLASHING",
     "CONFLICT",
     "JUDGE",
     "JUNK",
@@ -33,6 +34,9 @@ __all__ = [
 
 JUNK = "junk"
 """The kind of a record that is no command, or lies in the wrong partition: it ends among the dead letters."""
+
+CLASHING = "clash"
+"""The kind of runs that use one key for several effects."""
 
 CONFLICT = "/conflict"
 """How the id of a start with another input ends."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from streams.testing.sim.app_served import BLIND, NOTES, PAYMENTS, ROWS, TICKETS
 from streams.testing.sim.foreign import SAYINGS
-from streams.testing.sim.model import JUDGE, Judged, Outcome, Plan, Send, answer_of, cancels, command, draw
+from streams.testing.sim.model import CLASHING, JUDGE, Judged, Outcome, Plan, Send, answer_of, cancels, command, draw
 from streams.testing.sim.model import judge as _judge
 from streams.testing.sim.outside import receipt
 from streams.testing.sim.services import ACTS, LOOKS, bare
@@ -21,7 +21,6 @@ NOT_WANTED = "NOT_WANTED"
 """The code with which a person ends what nobody wants any more."""
 _SHARE = 0.6
 _UNDONE = ("raise", "later", "hang")
-_CLASHING = "clash"
 Drawn = tuple[Any, list[Send]]
 
 
@@ -106,7 +105,7 @@ _DRAW: dict[str, Callable[[random.Random, str], Drawn]] = {
     "quoted": _quoted,
     "told": _told,
     "booked": _booked,
-    _CLASHING: _one(PAYMENTS),
+    CLASHING: _one(PAYMENTS),
 }
 SERVED_KINDS = tuple(_DRAW)
 
@@ -119,7 +118,7 @@ def judge(plan: Plan, outcome: Outcome) -> list[str]:
     if plan.kind in SERVED_KINDS:
         value = outcome.value
         outcome = outcome._replace(value=[bare(part) for part in value] if isinstance(value, list) else bare(value))
-    return _judge(plan, outcome, _JUDGE, keys_differ=plan.kind != _CLASHING)
+    return _judge(plan, outcome, _JUDGE, keys_differ=plan.kind != CLASHING)
 
 
 def _receipt(plan: Plan) -> str:
@@ -181,5 +180,5 @@ _JUDGE: dict[str, Callable[[Plan, Outcome], Judged]] = {
         len(plan.input["payloads"]),
         [(ROWS, payload) for payload in plan.input["payloads"]],
     ),
-    _CLASHING: _clash,
+    CLASHING: _clash,
 }

@@ -67,5 +67,3 @@ def _written(world: World) -> Counter[str]:
     watched = {topics.commands, *(topics.effect_dead(name) for name in world.app.subscriptions)}
     records: list[Record] = [r for r in world.broker.everything("read_committed") if r.topic in watched]
     return Counter(record.topic for record in records)
-
-

@@ -14,23 +14,18 @@ from streams.kernel.commands import Reply
 from streams.log.port import Record
 from streams.testing.sim.app_served import BLIND, NOTES, NOTES_TRIES, PAYMENTS, ROWS, TICKETS
 from streams.testing.sim.history import History, Judged, Served
+from streams.testing.sim.rules_log import is_sent_back
 from streams.testing.sim.services import Handled
 from streams.wire.app_codec import make_codec
-from streams.wire.headers import SENT_BACK
 from streams.wire.records import DeadLetter, EffectMessage
 
-__all__ = ["check_effects", "is_sent_back"]
+__all__ = ["check_effects"]
 
 _PROVIDERS = (PAYMENTS, TICKETS, BLIND)
 """Effects that are done as often as the provider is asked."""
 _SURE = ("later", "fail")
 """After these nothing was done, and everybody knows it."""
 _BY_HAND = "NOT_WANTED"
-
-
-def is_sent_back(record: Record) -> bool:
-    """Whether a person has sent it again."""
-    return any(name == SENT_BACK for name, _ in record.headers)
 
 
 class Message(NamedTuple):
@@ -162,8 +157,10 @@ def _check_replies(history: History, served: Served) -> Iterator[str]:
         for _, message in of_partition
     }
     said: dict[tuple[str, int, int], list[Reply]] = defaultdict(list)
-    for number, record, reply in history.replies:
-        place = f"the reply at {number}/{record.offset}"
+    for record, reply, by_subscriber in history.replies:
+        if not by_subscriber:
+            continue
+        place = f"the reply at {record.partition}/{record.offset}"
         token = (reply.effect_id, reply.attempt, reply.epoch)
         message = requests.get(token)
         if message is None or message.op != reply.op or (record.key or b"").decode() != message.run_id:
@@ -252,5 +249,3 @@ def _check_order(messages: list[Message], served: Served) -> Iterator[str]:
         if before is not None and offsets[before.effect_id] > offsets[call.effect_id] and not served.overlaps:
             yield f"{call.effect} {call.key} was carried out after {before.key}, which follows it"
         last[call.effect, call.run_id] = call
-
-

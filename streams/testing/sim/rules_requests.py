@@ -42,7 +42,7 @@ class _Request:
 
 def check_requests(history: History) -> Iterator[str]:
     """All partitions."""
-    replies = {(number, record.offset): reply for number, record, reply in history.replies}
+    replies = {(record.partition, record.offset): reply for record, reply, _ in history.replies}
     for number, events in enumerate(history.events):
         requests: dict[tuple[str, str], _Request] = {}
         owned: dict[str, int | None] = {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from streams.authoring.subscriber import EffectContext
 from streams.errors import Fail, TryAgain
-from streams.testing.sim.ledger import When
+from streams.testing.ledger import When
 from streams.testing.sim.outside import receipt
 
 __all__ = ["ACTS", "LONG_SECONDS", "LOOKS", "Handled", "Services", "Work", "after_work", "bare", "before_work"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.errors import LedgerUnavailable
 from streams.testing.sim.faults import SUBSCRIBER, Fault
-from streams.testing.sim.ledger import SimLedger, When
+from streams.testing.ledger import GatedLedger, When
 from streams.testing.sim.log import SimLog
 from streams.testing.sim.process import Process, SimHost
 
@@ -43,7 +43,7 @@ class SubscriberProcess(Process):
         self.subscriber = Subscriber(
             world.app,
             SimLog(world.broker.share(), self),
-            SimLedger(world.ledger, self),
+            GatedLedger(world.ledger, self),
             settings=world.subscriber_settings,
             observer=world.observer(self.name),
             clock=self.clock,

@@ -30,7 +30,7 @@ from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Fault
 from streams.testing.sim.foreign import ForeignService
 from streams.testing.sim.history import Served
 from streams.testing.sim.invariants import check_lives
-from streams.testing.sim.ledger import When
+from streams.testing.ledger import When
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.model import draw
 from streams.testing.sim.model_served import draw_served
@@ -88,7 +88,8 @@ class World:
         self.topics = topics_of(self.app.name, self.app.effects)
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
         self.subscriber_settings = subscriber_settings_of(
-            random.Random(f"{seed}/subscriber settings"), options.partitions  # noqa: S311
+            random.Random(f"{seed}/subscriber settings"),
+            options.partitions,  # noqa: S311
         )
         self.expiring = self.rng.random() < _EXPIRING_SHARE and not subscribers
         if self.expiring:

@@ -1,4 +1,4 @@
-"""The ledger as one process of the simulation sees it: every call takes time, may be refused, and may lose its answer."""
+"""The ledger as one process of virtual time sees it: every call takes time, may be refused, and may lose its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streams.effects.port import (
     Verdict,
 )
 
-__all__ = ["LedgerGate", "SimLedger", "When"]
+__all__ = ["LedgerGate", "GatedLedger", "When"]
 
 T = TypeVar("T")
 When = Literal["before", "after"]
@@ -40,7 +40,7 @@ class LedgerGate(Protocol):
         """Run code of the process inside a call. Raises once the process is dead, as a connection breaks off."""
 
 
-class SimLedger:
+class GatedLedger:
     """See `streams.effects.port.Ledger`. What raises after a call has done its work is a lost answer."""
 
     def __init__(self, inner: Ledger, gate: LedgerGate) -> None:
