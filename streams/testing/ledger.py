@@ -21,7 +21,7 @@ from streams.effects.port import (
     Verdict,
 )
 
-__all__ = ["LedgerGate", "GatedLedger", "When"]
+__all__ = ["GatedLedger", "LedgerGate", "When"]
 
 T = TypeVar("T")
 When = Literal["before", "after"]
@@ -56,10 +56,10 @@ class GatedLedger:
         return answer
 
     async def migrate(self) -> None:
-        await self._asked("migrate", lambda: self._inner.migrate())
+        await self._asked("migrate", self._inner.migrate)
 
     async def check(self) -> None:
-        await self._asked("check", lambda: self._inner.check())
+        await self._asked("check", self._inner.check)
 
     async def claim(self, asks: Sequence[Ask], owner: str, lease_seconds: float) -> list[Verdict]:
         return await self._asked("claim", lambda: self._inner.claim(asks, owner, lease_seconds))
@@ -107,7 +107,7 @@ class GatedLedger:
         return await self._asked("clean", lambda: self._inner.clean(app, operation, older_than_seconds, limit))
 
     async def now_us(self) -> int:
-        return await self._asked("now", lambda: self._inner.now_us())
+        return await self._asked("now", self._inner.now_us)
 
     async def close(self) -> None:
         """A process that ends takes nothing of the ledger with it: others use it too."""

@@ -1,4 +1,4 @@
-"""The app of the simulation where there are subscribers: effects that are carried out, and requests that are answered."""
+"""The app of the simulation where there are subscribers: effects that are carried out, requests that are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service in another language: it reads messages of the outbox, and answers requests by plain JSON commands, badly."""
+"""A service in another language: it reads messages of the outbox, and answers requests by JSON commands, badly."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ async def say(world: Place, run_id: str, said: Said) -> None:
     """Send a command as JSON, again and again until it is acknowledged."""
     key = run_id.encode()
     record = NewRecord(world.topics.commands, partition_of(key, world.partitions), key, json.dumps(said).encode())
+    offset = await _until_acknowledged(world, record)
+    world.sent.append(Accepted(run_id, said["type"], record.partition, offset, record.key, record.value))
+
+
+async def _until_acknowledged(world: Place, record: NewRecord) -> int:
     while True:
         try:
-            (offset,) = await world.log.append([record])
+            return (await world.log.append([record]))[0]
         except LogError:
             await asyncio.sleep(_AGAIN_SECONDS)
-        else:
-            break
-    world.sent.append(Accepted(run_id, said["type"], record.partition, offset, record.key, record.value))
 
 
 class ForeignService:
@@ -91,7 +93,7 @@ def _sayings(message: EffectMessage, act: str, right: int) -> Iterator[Said]:
         token = {"op": message.op, "effect_id": message.effect_id, "attempt": message.attempt, "epoch": message.epoch}
         return command(message.run_id, "", "reply", **token | fields)
 
-    wrong = {
+    wrong: dict[str, Said] = {
         "stale": {"attempt": message.attempt - 1},
         "newer": {"attempt": message.attempt + 1_000},
         "wrong op": {"op": "99"},

@@ -111,6 +111,7 @@ def draw(rng: random.Random, number: int) -> Plan:
 
 
 def command(run_id: str, id_: str, type_: str, /, **fields: Any) -> dict[str, Any]:
+    """A command to a run, under an id of its own."""
     return {"type": type_, "command_id": f"{run_id}/{id_}", **fields}
 
 

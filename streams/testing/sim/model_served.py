@@ -1,6 +1,6 @@
 """Runs whose effects are carried out by subscribers, or whose requests are answered, and what must become of them."""
 
-# ruff: noqa: ARG005 - the makers of inputs, and the judges, are all called in the same way
+# ruff: noqa: ARG001, ARG005 - the makers of inputs, and the judges, are all called in the same way
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ class Persons:
 
     async def _decide(self, entry: Entry, again: NewRecord) -> None:
         world = self._world
+        assert world.services is not None
         found = world.services.find(entry.key.key)
         if found is not None:
             resolution = Resolution(Status.DONE, response=json.dumps(found).encode(), operator="a person")

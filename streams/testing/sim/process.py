@@ -122,7 +122,7 @@ class Process(ABC):
     def places(self) -> Sequence[tuple[str, str]]:
         """The groups that it is a member of, each with its topic."""
 
-    def gone(self) -> None:
+    def gone(self) -> None:  # noqa: B027 - most have nobody to tell
         """It was killed."""
 
     def stop(self, seconds: float) -> None:

@@ -93,9 +93,9 @@ def _check_outcomes(messages: list[Message], history: History, served: Served, w
         elif not is_final(entry):
             yield f"{one} has not ended: it is {entry.status}"
         elif entry.status is Status.FAILED and entry.effect_id == one.message.effect_id:
-            latest = entry.attempt == one.message.attempt and entry.error is not None
-            if latest and entry.error.code != _BY_HAND and entry.error.code not in codes and not entry.resent:
-                yield f"{one} was given up ({entry.error.code}), and its dead letters are {sorted(codes)}"
+            code = "" if entry.error is None else entry.error.code
+            if entry.attempt == one.message.attempt and code not in (_BY_HAND, *codes) and not entry.resent:
+                yield f"{one} was given up ({code}), and its dead letters are {sorted(codes)}"
     for key, entry in served.entries.items():
         if entry.status is Status.DONE and not entry.operator:
             yield from _check_response(key, entry, served)
@@ -128,9 +128,9 @@ def _check_letters(messages: list[Message], history: History, served: Served) ->
                 continue
             seen[*place, letter.code] += 1
             yield from _check_cause(name, letter, one.message)
-    for (*place, code), count in seen.items():
+    for (topic, number, offset, code), count in seen.items():
         if count > 1 + served.troubles:
-            yield f"the message at {place} is {count} times among the dead letters as {code}"
+            yield f"the message at {topic}/{number}/{offset} is {count} times among the dead letters as {code}"
 
 
 def _check_cause(name: str, letter: DeadLetter, message: EffectMessage) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Services:
 
     @contextmanager
     def call(self, effect: str, ctx: EffectContext, acts: Sequence[str], *, look: bool = False) -> Iterator[str]:
-        """Note the beginning of a call and its end. Gives what goes wrong in it: each of `acts` happens once, in order."""
+        """Note the beginning of a call and its end. Gives what goes wrong in it: each of `acts` once, in order."""
         begun = self._begun[look]
         number = begun[ctx.idempotency_key]
         begun[ctx.idempotency_key] += 1

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.errors import LedgerUnavailable
-from streams.testing.sim.faults import SUBSCRIBER, Fault
 from streams.testing.ledger import GatedLedger, When
+from streams.testing.sim.faults import SUBSCRIBER, Fault
 from streams.testing.sim.log import SimLog
 from streams.testing.sim.process import Process, SimHost
 
@@ -102,7 +102,8 @@ class SubscriberProcess(Process):
         """In the name of the process, waited for by the database."""
         working = self.actor.start(body)
         try:
-            await asyncio.wait([working, self.died], return_when=asyncio.FIRST_COMPLETED)
+            both: list[asyncio.Future[Any]] = [working, self.died]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             working.cancel()
             raise
@@ -146,7 +147,7 @@ def subscriber_settings_of(rng: random.Random, partitions: int) -> SubscriberSet
 def overlaps(settings: SubscriberSettings, struck: Iterable[Fault]) -> bool:
     """Whether a process may have stood still, or have been cut off from the ledger, longer than a claim of it holds."""
     still = sum(fault.seconds for fault in struck if fault.kind.startswith(SUBSCRIBER) and fault.what in _STILL)
-    return still + _HANDLER_SECONDS_MAX > settings.lease_seconds
+    return bool(still + _HANDLER_SECONDS_MAX > settings.lease_seconds)
 
 
 _STILL = (

@@ -23,6 +23,7 @@ from streams.runtime import crash
 from streams.runtime.topics import ensure_topics
 from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
+from streams.testing.ledger import When
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.app_served import QUOTES, make_served_app
 from streams.testing.sim.clients import Clients
@@ -30,7 +31,6 @@ from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Fault
 from streams.testing.sim.foreign import ForeignService
 from streams.testing.sim.history import Served
 from streams.testing.sim.invariants import check_lives
-from streams.testing.ledger import When
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.model import draw
 from streams.testing.sim.model_served import draw_served
@@ -87,10 +87,8 @@ class World:
         self.app = make_served_app(self.outside) if self.services else make_app(self.outside)
         self.topics = topics_of(self.app.name, self.app.effects)
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
-        self.subscriber_settings = subscriber_settings_of(
-            random.Random(f"{seed}/subscriber settings"),
-            options.partitions,  # noqa: S311
-        )
+        settings_rng = random.Random(f"{seed}/subscriber settings")  # noqa: S311
+        self.subscriber_settings = subscriber_settings_of(settings_rng, options.partitions)
         self.expiring = self.rng.random() < _EXPIRING_SHARE and not subscribers
         if self.expiring:
             sweep_seconds = min(1.0, self.settings.sweep_seconds)
