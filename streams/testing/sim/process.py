@@ -41,15 +41,14 @@ class SimHost(Host):
 
     watched = False
 
-    def __init__(self, rng: random.Random, pid: int, name: str = "simulation") -> None:
+    def __init__(self, rng: random.Random, pid: int) -> None:
         self._rng = rng
         self._pid = pid
-        self._name = name
 
     @property
     def name(self) -> str:
-        """The same for all workers."""
-        return self._name
+        """The same for all."""
+        return "simulation"
 
     @property
     def pid(self) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from streams.effects.port import Entry, Key, Query
+from streams.effects.asks import KEY_CONFLICT
+from streams.effects.port import Entry, Key, Query, Status
 from streams.effects.rules import is_final
-from streams.log.port import Record
+from streams.wire.records import decode_dead_letter
 
 if TYPE_CHECKING:
     from streams.testing.sim.world import World
 
-__all__ = ["entries_of", "finished", "rewind"]
+__all__ = ["entries_of", "rewind", "unfinished"]
 
 _EVERYTHING = 1_000_000
 
@@ -23,8 +23,8 @@ async def entries_of(world: World) -> dict[Key, Entry]:
     return {entry.key: entry for entry in await world.ledger.entries(Query(limit=_EVERYTHING))}
 
 
-async def finished(world: World) -> bool:
-    """Whether the groups have passed every message, and nothing waits for anybody."""
+async def unfinished(world: World) -> str:
+    """Which message a group has not passed, or what waits for somebody; empty where there is nothing."""
     topics = world.topics
     places = {topics.effect(name): topics.subscribers(name) for name in world.app.subscriptions}
     last: dict[tuple[str, int], int] = {}
@@ -33,13 +33,18 @@ async def finished(world: World) -> bool:
             last[record.topic, record.partition] = record.offset
     for topic, group in places.items():
         offsets = await world.broker.group_offsets(group, topic)
-        if any(offsets.get(number, 0) <= offset for (name, number), offset in last.items() if name == topic):
-            return False
-    return all(is_final(entry) for entry in (await entries_of(world)).values())
+        for (name, number), offset in last.items():
+            if name == topic and offsets.get(number, 0) <= offset:
+                return f"the group's offset of {topic}/{number} is {offsets.get(number)}, and there is a message {offset}"
+    left = [entry for entry in (await entries_of(world)).values() if not is_final(entry)]
+    return f"{left[0].key.operation} {left[0].key.key} is {left[0].status}" if left else ""
 
 
 async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[str]:
-    """Begin again at offset 0, with everything known: no handler is called, and nothing is written that was before."""
+    """Begin again at offset 0, with everything known: no handler is called, and nothing is published again.
+
+    Only what was refused because its key stands for something else may be told again: the ledger keeps no outcome of it.
+    """
     assert world.services is not None
     calls, before, known = len(world.services.calls), _written(world), await entries_of(world)
     world.told("world", lambda: "the groups of all subscribers begin again")
@@ -54,16 +59,27 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
     for key, entry in (await entries_of(world)).items():
         if entry._replace(published=True) != known[key]._replace(published=True):
             found.append(f"the rewind has changed the entry of {key.operation} {key.key} from {known[key]} to {entry}")
-    owed = sum(not entry.published for entry in known.values())
-    more = _written(world) - before
-    if more.total() > owed:
-        found.append(f"the rewind has published {dict(more)}, and only {owed} outcomes were not known as published")
+    owed = sum(_owes(entry) for entry in known.values())
+    more = {place: what for place, what in _written(world).items() if place not in before and what != KEY_CONFLICT}
+    if len(more) > owed:
+        found.append(f"the rewind has published {more}, and only {owed} outcomes were not known as published")
     return found
 
 
-def _written(world: World) -> Counter[str]:
-    """How many records there are of what subscribers write."""
+def _owes(entry: Entry) -> bool:
+    """Whether a reply or dead letter may still have to be published for it."""
+    return not entry.published and (entry.attempt > 0 or entry.status is not Status.DONE)
+
+
+def _written(world: World) -> dict[tuple[str, int, int], str]:
+    """What there is of what subscribers publish: the code of each dead letter, or `command`."""
     topics = world.topics
-    watched = {topics.commands, *(topics.effect_dead(name) for name in world.app.subscriptions)}
-    records: list[Record] = [r for r in world.broker.everything("read_committed") if r.topic in watched]
-    return Counter(record.topic for record in records)
+    dead = {topics.effect_dead(name) for name in world.app.subscriptions}
+    found = {}
+    for record in world.broker.everything("read_committed"):
+        place = (record.topic, record.partition, record.offset)
+        if record.topic in dead:
+            found[place] = decode_dead_letter(record.value or b"").code
+        elif record.topic == topics.commands:
+            found[place] = "command"
+    return found

@@ -47,7 +47,8 @@ class SubscriberProcess(Process):
             settings=world.subscriber_settings,
             observer=world.observer(self.name),
             clock=self.clock,
-            host=SimHost(self._rng, 100_000 * (number + 1) + generation, self.name),
+            host=SimHost(self._rng, 100_000 * (number + 1) + generation),
+            owner=self.name,
         )
         self.begin(self.subscriber.run())
 

@@ -39,7 +39,7 @@ from streams.testing.sim.options import Options, subscribers_of
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.persons import Persons
 from streams.testing.sim.process import Process, WorkerProcess
-from streams.testing.sim.resting import entries_of, finished, rewind
+from streams.testing.sim.resting import entries_of, rewind, unfinished
 from streams.testing.sim.services import Services
 from streams.testing.sim.story import Story, Teller
 from streams.testing.sim.striking import Striker
@@ -196,7 +196,10 @@ class World:
             await asyncio.sleep(0.1)
             if await self._at_rest():
                 return
-        self.violations.append(f"{LIVENESS_SECONDS:g} s after the end of all runs some commands have no outcome")
+        left = "" if self.services is None else await unfinished(self)
+        self.violations.append(
+            f"{LIVENESS_SECONDS:g} s after the end of all runs {left or 'some commands have no outcome'}"
+        )
 
     async def _rewind(self) -> None:
         """The groups of all subscribers begin again at the first message; nothing must follow from that."""
@@ -229,11 +232,21 @@ class World:
         if sorted(partition.number for partition in served) != list(range(self.partitions)):
             return False  # or one that has not yet learned of its loss serves it too
         for partition in served:
-            if partition.applied < (await self.broker.span(self.topics.commands, partition.number)).end:
+            end = (await self.broker.span(self.topics.commands, partition.number)).end
+            if partition.applied < end and partition.applied <= self._last_command(partition.number):
                 return False
         if any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes):
             return False
-        return self.services is None or (not self.persons.busy and await finished(self))
+        return self.services is None or not (self.persons.busy or await unfinished(self))
+
+    def _last_command(self, number: int) -> int:
+        """Ends of transactions may follow on it, where subscribers reply."""
+        offsets = [
+            record.offset
+            for record in self.broker.everything("read_committed")
+            if (record.topic, record.partition) == (self.topics.commands, number)
+        ]
+        return max(offsets, default=-1)
 
     def _look_at_lives(self) -> None:
         """Compare what is live in each worker with a dry replay of its journal."""
