@@ -35,7 +35,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "log": {"kernel", "embedded"},
     "store": {"kernel", "wire"},
     "runtime": {"kernel", "authoring", "wire", "log.port"},
-    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both.
+    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both. At its
+    # start it makes and checks the app's topics, as a worker does.
     "effects": {
         "kernel",
         "authoring",
@@ -45,6 +46,8 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
         "runtime.host",
         "runtime.crash",
         "runtime.failures",
+        "runtime.origin",
+        "runtime.topics",
     },
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
