@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["Options", "subscribers_of"]
+from streams.testing.sim.faults import Fault, faults_of
+
+__all__ = ["Options", "drawn_faults", "subscribers_of"]
 
 SUBSCRIBERS = 2
 _SERVED_SHARE = 0.25
@@ -32,3 +34,9 @@ def subscribers_of(seed: int, options: Options) -> int:
         return options.subscribers
     served = random.Random(f"{seed}/served").random() < _SERVED_SHARE  # noqa: S311 - a seed decides everything
     return SUBSCRIBERS if served else 0
+
+
+def drawn_faults(seed: int, options: Options) -> list[Fault]:
+    """All faults of the history of a seed, whether they will hit something or not."""
+    subscribers = subscribers_of(seed, options)
+    return faults_of(seed, workers=options.workers, seconds=options.seconds, subscribers=subscribers)

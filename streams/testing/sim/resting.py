@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["entries_of", "rewind", "unfinished"]
 
 _EVERYTHING = 1_000_000
+_STILL_SECONDS = 0.5
+"""Until what was committed is visible everywhere, and the ledger has noted it."""
 
 
 async def entries_of(world: World) -> dict[Key, Entry]:
@@ -35,7 +38,9 @@ async def unfinished(world: World) -> str:
         offsets = await world.broker.group_offsets(group, topic)
         for (name, number), offset in last.items():
             if name == topic and offsets.get(number, 0) <= offset:
-                return f"the group's offset of {topic}/{number} is {offsets.get(number)}, and there is a message {offset}"
+                return (
+                    f"the group's offset of {topic}/{number} is {offsets.get(number)}, and there is a message {offset}"
+                )
     left = [entry for entry in (await entries_of(world)).values() if not is_final(entry)]
     return f"{left[0].key.operation} {left[0].key.key} is {left[0].status}" if left else ""
 
@@ -43,9 +48,10 @@ async def unfinished(world: World) -> str:
 async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[str]:
     """Begin again at offset 0, with everything known: no handler is called, and nothing is published again.
 
-    Only what was refused because its key stands for something else may be told again: the ledger keeps no outcome of it.
+    Only what was refused because its key stands for something else may be told again: the ledger has no outcome.
     """
     assert world.services is not None
+    await asyncio.sleep(_STILL_SECONDS)
     calls, before, known = len(world.services.calls), _written(world), await entries_of(world)
     world.told("world", lambda: "the groups of all subscribers begin again")
     for process in world.subscribers:
@@ -55,6 +61,7 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
         for number in range(world.partitions):
             world.broker.move_offset(topics.subscribers(name), topics.effect(name), number, 0)
     await settle()
+    await asyncio.sleep(_STILL_SECONDS)
     found = [f"{call.effect} {call.key} was called again for a rewind" for call in world.services.calls[calls:]]
     for key, entry in (await entries_of(world)).items():
         if entry._replace(published=True) != known[key]._replace(published=True):

@@ -27,7 +27,7 @@ from streams.testing.ledger import When
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.app_served import QUOTES, make_served_app
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Faults, faults_of
+from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Faults
 from streams.testing.sim.foreign import ForeignService
 from streams.testing.sim.history import Served
 from streams.testing.sim.invariants import check_lives
@@ -35,7 +35,7 @@ from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.model import draw
 from streams.testing.sim.model_served import draw_served
 from streams.testing.sim.oblivion import outlive
-from streams.testing.sim.options import Options, subscribers_of
+from streams.testing.sim.options import Options, drawn_faults, subscribers_of
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.persons import Persons
 from streams.testing.sim.process import Process, WorkerProcess
@@ -103,8 +103,7 @@ class World:
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         """What a compaction was about to take away, by topic and partition, then by offset."""
         self.violations: list[str] = []
-        drawn = faults_of(seed, workers=options.workers, seconds=options.seconds, subscribers=subscribers)
-        self.faults = Faults(drawn, only)
+        self.faults = Faults(drawn_faults(seed, options), only)
         self.calm = False
         self.served: Served | None = None
         self.calm_us: int | None = None
