@@ -62,6 +62,8 @@ class Publishing:
     def __init__(self, station: Station) -> None:
         self.wake = asyncio.Event()
         """Something has finished."""
+        self.pending: set[Outcome] = set()
+        """What is on its way into the log, or into the ledger's note of it: not to be published a second time."""
         self._station = station
         self._lock = asyncio.Lock()
         self._producer: Producer
@@ -121,6 +123,7 @@ class Publishing:
                 self._noting = min(len(self._notes), parts.settings.claims_max)
                 batch = [self._notes.popleft() for _ in range(self._noting)]
                 await parts.ask_ledger(lambda: parts.ledger.note_published(batch))  # noqa: B023 - awaited here
+                self.pending.difference_update(batch)
                 self._noting = 0
 
     async def last(self, snapshot: GroupSnapshot, windows: Iterable[Window], seconds: float) -> None:

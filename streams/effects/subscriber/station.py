@@ -218,7 +218,7 @@ class Station:
             self._finish(message, [], None)
         elif word is Word.CONFLICT:
             self._conflict(message, entry)
-        elif owes(message.ask, entry):
+        elif owes(message.ask, entry) and outcome_of(message.ask, entry.status) not in self.publishing.pending:
             self._conclude(message, entry.status, entry.response, entry.error)
         else:
             self._finish(message, [], None)
@@ -256,6 +256,8 @@ class Station:
         window = message.window
         if window.closed:
             return
+        if records and outcome is not None:
+            self.publishing.pending.add(outcome)
         follower = window.finish(message, records, outcome)
         if follower is not None and not follower.asked:
             self.ready.append(follower)
@@ -282,4 +284,5 @@ class Station:
         for timer in window.timers:
             timer.cancel()
         window.timers.clear()
+        self.publishing.pending.difference_update(message.outcome for message in window.finished if message.outcome)
         self.work.close(window)
