@@ -11,7 +11,7 @@ from rich.text import Text
 
 from streams.cli.render import facts, local_time, status_text
 from streams.cli.terminal import error_text, plain, safe
-from streams.ops.diagnose import Diagnosis, DoneTask, OpenTask
+from streams.ops.diagnose import Diagnosis, DoneTask, OpenRequest, OpenTask, OutEffect
 from streams.ops.texts import span
 
 __all__ = ["diagnosis"]
@@ -27,9 +27,13 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
     if found.tasks_done or found.tasks_open:
         yield _title("tasks")
         yield Padding(_tasks(found), (0, 0, 0, 2))
+    if found.requests_open:
+        yield _title("requests without a reply")
+        pairs = [(request.effect, _request(request)) for request in found.requests_open]
+        yield Padding(facts(pairs), (0, 0, 0, 2))
     if found.effects:
         yield _title("effects that are out")
-        pairs = [(effect.effect, f"key {effect.key}, id {effect.effect_id}") for effect in found.effects]
+        pairs = [(effect.effect, _effect(effect)) for effect in found.effects]
         yield Padding(facts(pairs), (0, 0, 0, 2))
     if found.last_error is not None:
         error = found.last_error
@@ -45,6 +49,17 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
         told = advice.means
         for command in advice.commands:
             yield Padding(plain(command, "bold"), (0, 0, 0, 4))
+
+
+def _request(request: OpenRequest) -> str:
+    maybe = "; it may have been carried out" if request.may_have_happened else ""
+    since = local_time(request.since)
+    return f"op {request.op}, attempt {request.attempt}, {request.state} since {since}, key {request.key}{maybe}"
+
+
+def _effect(effect: OutEffect) -> str:
+    attempt = f", attempt {effect.attempt}" if effect.attempt else ""
+    return f"key {effect.key}, id {effect.effect_id}{attempt}"
 
 
 def _title(text: str) -> Text:

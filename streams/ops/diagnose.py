@@ -9,14 +9,24 @@ from streams.client import Client, RunView, StoredEvent
 from streams.client.reading import Progress
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
-from streams.kernel.run import OpPhase, is_terminal
+from streams.kernel.run import OpPhase, is_out, is_terminal
 from streams.ops.advice import Advice, advice_for
 from streams.ops.nexts import Next, nexts
 from streams.ops.ownership import Ownership, ownership
 from streams.ops.texts import iso, iso_ms, span
 from streams.ops.views import blocking_error
 
-__all__ = ["Diagnosis", "DoneTask", "LastError", "OpenTask", "OutEffect", "Snapshot", "diagnose", "diagnosis_of"]
+__all__ = [
+    "Diagnosis",
+    "DoneTask",
+    "LastError",
+    "OpenRequest",
+    "OpenTask",
+    "OutEffect",
+    "Snapshot",
+    "diagnose",
+    "diagnosis_of",
+]
 
 
 class Snapshot(NamedTuple):
@@ -52,8 +62,24 @@ class OpenTask(NamedTuple):
     due: str | None
 
 
+class OpenRequest(NamedTuple):
+    """A request whose op is open: its `state` is waiting (for the reply), backoff, parked or held."""
+
+    op: str
+    effect: str
+    state: str
+    attempt: int
+    may_have_happened: bool
+    key: str | None
+    since: str
+    due: str | None
+
+
 class OutEffect(NamedTuple):
-    """An effect message in the outbox; `offset` is that of the event that was committed with it."""
+    """A message in the outbox; `offset` is that of the event that was committed with it.
+
+    `attempt` is that of a request, and 0 for an effect that nobody waits for.
+    """
 
     effect_id: str
     effect: str
@@ -61,6 +87,7 @@ class OutEffect(NamedTuple):
     seq: int
     offset: int
     at: str
+    attempt: int = 0
 
 
 class LastError(NamedTuple):
@@ -90,6 +117,7 @@ class Diagnosis(NamedTuple):
     backlog: int
     tasks_done: list[DoneTask]
     tasks_open: list[OpenTask]
+    requests_open: list[OpenRequest]
     effects: list[OutEffect]
     last_error: LastError | None
     advice: list[Advice]
@@ -131,6 +159,7 @@ def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, n
         backlog=backlog,
         tasks_done=list(_done(own)),
         tasks_open=_open(view),
+        requests_open=_requests(view),
         effects=list(_effects(own)),
         last_error=_last_error(view, own),
         advice=_advice(view),
@@ -183,12 +212,36 @@ def _open(view: RunView) -> list[OpenTask]:
     ]
 
 
+def _requests(view: RunView) -> list[OpenRequest]:
+    return [
+        OpenRequest(
+            op.id,
+            op.name,
+            op.phase.value,
+            op.attempt,
+            may_have_happened=op.maybe or is_out(op),
+            key=op.key,
+            since=iso(op.since),
+            due=None if op.due is None else iso(op.due),
+        )
+        for op in (() if view.run is None else view.run.ops.values())
+        if op.kind == "request"
+    ]
+
+
 def _effects(history: list[StoredEvent]) -> Iterator[OutEffect]:
+    requests: dict[str, OutEffect] = {}
     for stored in history:
         event = stored.event
-        if isinstance(event.body, ev.EffectEmitted):
-            id_ = f"{event.identity}/{event.body.op}"
-            yield OutEffect(id_, event.body.effect, event.body.key, event.seq or 0, stored.offset, iso(event.at))
+        body, id_, place = event.body, event.identity, (event.seq or 0, stored.offset, iso(event.at))
+        if isinstance(body, ev.EffectEmitted):
+            yield OutEffect(f"{id_}/{body.op}", body.effect, body.key, *place)
+        elif isinstance(body, ev.OpScheduled) and body.kind == "request":
+            requests[body.op] = OutEffect(f"{id_}/{body.op}", body.name, body.key or "", *place, body.attempt)
+            yield requests[body.op]
+        elif isinstance(body, ev.AttemptStarted) and body.op in requests:
+            first = requests[body.op]
+            yield OutEffect(first.effect_id, first.effect, first.key, *place, body.attempt)
 
 
 def _last_error(view: RunView, history: list[StoredEvent]) -> LastError | None:
@@ -243,8 +296,10 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     for task in found.tasks_done:
         yield f"task done: {_of_op(task.op)}{task.name} {task.outcome}, attempt {task.attempt}, at {task.at}"
     yield from (_open_line(task) for task in found.tasks_open)
+    yield from (_request_line(request) for request in found.requests_open)
     for effect in found.effects:
-        yield f"effect out: {effect.effect}, id {effect.effect_id}, key {effect.key}, offset {effect.offset}"
+        attempt = f", attempt {effect.attempt}" if effect.attempt else ""
+        yield f"effect out: {effect.effect}, id {effect.effect_id}{attempt}, key {effect.key}, offset {effect.offset}"
     if found.last_error is not None:
         error = found.last_error
         of_op = "" if error.op is None else f" of op {error.op}"
@@ -265,3 +320,9 @@ def _open_line(task: OpenTask) -> str:
         f"started, not done (attempt {task.attempt}, {task.state})" if task.started else f"not started ({task.state})"
     )
     return f"task open: op {task.op}: {task.name} {started}{maybe}{key}"
+
+
+def _request_line(request: OpenRequest) -> str:
+    maybe = "; it may have been carried out" if request.may_have_happened else ""
+    times = f"attempt {request.attempt}, {request.state}"
+    return f"request open: op {request.op}: {request.effect} ({times}) since {request.since}{maybe}, key {request.key}"
