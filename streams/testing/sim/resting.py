@@ -18,7 +18,7 @@ __all__ = ["entries_of", "rewind", "unfinished"]
 
 _EVERYTHING = 1_000_000
 _STILL_SECONDS = 0.5
-"""Until what was committed is visible everywhere, and the ledger has noted it."""
+"""Until the ledger has noted what was committed."""
 
 
 async def entries_of(world: World) -> dict[Key, Entry]:
@@ -51,7 +51,7 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
     Only what was refused because its key stands for something else may be told again: the ledger has no outcome.
     """
     assert world.services is not None
-    await asyncio.sleep(_STILL_SECONDS)
+    await _all_visible(world)
     calls, before, known = len(world.services.calls), _written(world), await entries_of(world)
     world.told("world", lambda: "the groups of all subscribers begin again")
     for process in world.subscribers:
@@ -61,7 +61,7 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
         for number in range(world.partitions):
             world.broker.move_offset(topics.subscribers(name), topics.effect(name), number, 0)
     await settle()
-    await asyncio.sleep(_STILL_SECONDS)
+    await _all_visible(world)
     found = [f"{call.effect} {call.key} was called again for a rewind" for call in world.services.calls[calls:]]
     for key, entry in (await entries_of(world)).items():
         if entry._replace(published=True) != known[key]._replace(published=True):
@@ -73,9 +73,21 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
     return found
 
 
-def _owes(entry: Entry) -> bool:
-    """Whether a reply or dead letter may still have to be published for it."""
-    return not entry.published and (entry.attempt > 0 or entry.status is not Status.DONE)
+async def _all_visible(world: World) -> None:
+    """Wait until no transaction is open, such as that of a killed process, and what was committed can be read."""
+    topics = world.topics
+    watched = [topics.commands, *(topics.effect_dead(name) for name in world.app.subscriptions)]
+    for topic in watched:
+        for number in range(world.partitions):
+            end = (await world.broker.span(topic, number, "read_uncommitted")).end
+            while (await world.broker.span(topic, number)).end < end:
+                await asyncio.sleep(_STILL_SECONDS)
+    await asyncio.sleep(_STILL_SECONDS)
+
+
+def _owes(entry: Entry) -> int:
+    """How many replies and dead letters may still have to be published for it."""
+    return 0 if entry.published else (entry.attempt > 0) + (entry.status is not Status.DONE)
 
 
 def _written(world: World) -> dict[tuple[str, int, int], str]:
