@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     },
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
-    "testing": {*ENGINE, "log.memory", "ops"},  # everything but real adapters
+    "testing": {*ENGINE, "log.memory", "effects.asks", "effects.memory", "effects.rules", "ops"},  # no real adapters
     "dev": set(),
     "cli": {"*"},
     "__main__": {"cli"},

@@ -51,9 +51,26 @@ def judge(
     current = entry
     if newer:
         current = entry._replace(epoch=ask.epoch, attempt=ask.attempt, place=ask.place, published=False)
-    if ask.resent and ask.resent != entry.resent and entry.status is Status.FAILED and entry.due is None:
+    if _is_newer(ask.resent, entry.resent) and entry.status is Status.FAILED and entry.due is None:
         current = current._replace(resent=ask.resent, due=now, deliveries=0, looks=0)
-    return _granted(entry, current, owner, claim, lease_until, now)
+    verdict, changed = _granted(entry, current, owner, claim, lease_until, now)
+    if verdict.word in (Word.CARRY_OUT, Word.LOOK_UP) and _is_newer(ask.resent, current.resent):
+        # An operator's word has opened it before the re-send came: that one is used up too, and opens nothing later.
+        changed = verdict.entry._replace(resent=ask.resent)
+        verdict = Verdict(verdict.word, changed)
+    return verdict, changed
+
+
+def _is_newer(resent: str, known: str) -> bool:
+    """Whether a re-send is another one than the last, and none from before it, such as a rewind brings again.
+
+    Both are places of dead letters, which lie in one partition as long as the run is the same.
+    """
+    if not resent or resent == known:
+        return False
+    (partition, _, offset), (other, _, last) = resent.partition("@"), known.partition("@")
+    comparable = partition == other and offset.isdecimal() and last.isdecimal()
+    return int(offset) > int(last) if comparable else True
 
 
 def _granted(

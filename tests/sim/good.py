@@ -15,6 +15,7 @@ from streams.runtime.topics import ensure_topics
 from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.loop import current_actor
+from streams.testing.sim.history import Served
 from streams.testing.sim.model import Plan
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.workload import Accepted, Load, make_app
@@ -52,6 +53,7 @@ class GoodWorld:
         self.sent: list[Accepted] = []
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         self.calm_us: int | None = self.clock.now_us()
+        self.served: Served | None = None
         self.settings = WorkerSettings()
         self.workers: list[Worker] = []
         self.rng = random.Random(seed)

@@ -83,7 +83,7 @@ class Spoiled:
         self.outside.charges.update(world.outside.charges)
         self.plans, self.sent = dict(world.plans), list(world.sent)
         self.kept: Any = {}
-        self.calm_us, self.settings = world.calm_us, world.settings
+        self.calm_us, self.settings, self.served = world.calm_us, world.settings, world.served
         self.workers: list[Any] = []
 
     def wrong(self) -> list[str]:

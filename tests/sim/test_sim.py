@@ -16,7 +16,16 @@ import pytest
 from streams.runtime.turn import Turn
 from streams.testing.sim import world
 from streams.testing.sim.__main__ import main
-from streams.testing.sim.faults import CONSEQUENCES, EVICTED, KINDS, Fault, Faults, draw_faults, faults_of
+from streams.testing.sim.faults import (
+    CONSEQUENCES,
+    EVICTED,
+    KINDS,
+    OF_SUBSCRIBERS,
+    Fault,
+    Faults,
+    draw_faults,
+    faults_of,
+)
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import run_seeds
 from streams.testing.sim.minimise import minimise, reduced, tell
@@ -242,6 +251,7 @@ def test_a_run_that_never_ends_is_told(monkeypatch):
         "--seed 4 --only-faults 1,,2",
         "--seed 4 --only-runs 20",
         "--seed 4 --seconds nan",
+        "--seed 4 --subscribers -1",
         "--seed 4 --seconds inf",
     ],
 )
@@ -292,4 +302,4 @@ def test_simulated_workers_can_be_watched_from_inside():
 def test_the_document_tells_of_every_fault():
     text = (ROOT / "docs" / "simulator.md").read_text("utf-8")
     table = re.findall(r"^\| ([a-z][^|]*?) \|", text.split("## Faults")[1].split("## What must hold")[0], re.MULTILINE)
-    assert table[1:] == list(KINDS), "the table has the faults in the order of the code"
+    assert table[1:] == [*KINDS, *OF_SUBSCRIBERS], "the table has the faults in the order of the code"

@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from streams.testing.sim.faults import faults_of
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import Summary, run_seeds
 from streams.testing.sim.minimise import Minimal, command, minimise, tell
 from streams.testing.sim.run import Result, simulate
 from streams.testing.sim.story import Story
-from streams.testing.sim.world import Options
+from streams.testing.sim.options import Options, drawn_faults
 
 __all__ = ["main"]
 
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = _wrong(args)
     if wrong:
         parser.error(wrong)
-    options = Options(args.workers, args.partitions, args.runs, args.seconds, args.only_runs)
+    options = _options(args)
     try:
         if args.seed is not None:
             return _one(args.seed, options, args.only_faults, story=args.story)
@@ -58,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=usual.seconds, metavar="S", help="how long faults strike, in virtual time"
     )
+    parser.add_argument(
+        "--subscribers", type=int, metavar="N", help="processes that carry effects out; some seeds have two unless given"
+    )
     parser.add_argument("--story", action="store_true", help="with --seed: tell all that happens, also if all is well")
     parser.add_argument("--only-faults", type=_numbers, metavar="N,N", help="with --seed: let only these strike")
     parser.add_argument("--only-runs", type=_numbers, metavar="N,N", help="start only these, counted from 0")
@@ -65,10 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _options(args: argparse.Namespace) -> Options:
+    return Options(args.workers, args.partitions, args.runs, args.seconds, args.only_runs, args.subscribers)
+
+
 def _wrong(args: argparse.Namespace) -> str:
     """What cannot be, or would prove nothing and pass; empty where all is well."""
     if min(args.workers, args.runs) < 1 or args.partitions < 2 or not 0 < args.seconds < math.inf:
         return "there must be a worker, a run, and some time; and two partitions, or no command lies in a wrong one"
+    if args.subscribers is not None and args.subscribers < 0:
+        return "--subscribers: there are none, or some"
     if args.jobs is not None and args.jobs < 1:
         return "--jobs: there must be a process"
     if args.seed is None and (args.story or args.only_faults is not None):
@@ -76,7 +84,7 @@ def _wrong(args: argparse.Namespace) -> str:
     runs = args.only_runs or ()
     if any(not 0 <= number < args.runs for number in runs):
         return f"--only-runs: there are the runs 0 to {args.runs - 1}"
-    drawn = () if args.seed is None else faults_of(args.seed, workers=args.workers, seconds=args.seconds)
+    drawn = () if args.seed is None else drawn_faults(args.seed, _options(args))
     if any(not 1 <= number <= len(drawn) for number in args.only_faults or ()):
         return f"--only-faults: seed {args.seed} has the faults 1 to {len(drawn)}"
     return ""

@@ -30,14 +30,14 @@ often = Retry(max_attempts=500, initial=0.05, max_delay=0.5)
 """A lost worker uses up an attempt: no run may fail because of that, but for the brittle ones."""
 
 
-def make_app(outside: Outside) -> App:
+def make_app(outside: Outside, of: App = app) -> App:
     """The app whose tasks see this world. Its definitions are shared: a world costs next to nothing."""
 
     @asynccontextmanager
     async def lifespan(_: App) -> AsyncIterator[Outside]:
         yield outside
 
-    made = copy.copy(app)
+    made = copy.copy(of)
     made.lifespan = lifespan
     return made
 

@@ -56,7 +56,7 @@ class Clients:
     async def stage(self, name: str) -> None:
         """The same."""
 
-    async def committed(self, partition: int, offset: int | None) -> None:
+    async def committed(self, topic: str, partition: int, offset: int | None) -> None:
         """The same."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from streams.runtime.crash import LOG_POINTS, POINTS
@@ -19,7 +19,9 @@ __all__ = [
     "EXPIRED",
     "KINDS",
     "LEFT_OPEN",
+    "OF_SUBSCRIBERS",
     "STAGES",
+    "SUBSCRIBER",
     "ZOMBIE",
     "Fault",
     "Faults",
@@ -39,8 +41,13 @@ CONSEQUENCES = (ZOMBIE, LEFT_OPEN, EVICTED, EXPIRED)
 """What is not drawn but follows, and is counted as well."""
 
 
-_POINTS = sorted(POINTS - LOG_POINTS)
+SUBSCRIBER = "subscriber: "
+"""How the kinds begin that strike subscribers alone."""
+_OF_EFFECTS = "effect."
+_POINTS = sorted(point for point in POINTS - LOG_POINTS if not point.startswith(_OF_EFFECTS))
 """Those of the runtime: the log has stages of its own here."""
+_EFFECT_POINTS = sorted(point for point in POINTS if point.startswith(_OF_EFFECTS))
+_CALLS = ("before", "after")
 
 
 class Fault(NamedTuple):
@@ -59,6 +66,11 @@ class Fault(NamedTuple):
         """One line of it."""
         more = f" ({self.detail})" if self.detail else ""
         return f"#{self.number} {self.kind}{more}"
+
+    @property
+    def what(self) -> str:
+        """What it does, to whatever kind of process."""
+        return self.kind.removeprefix(SUBSCRIBER)
 
 
 class _Kind(NamedTuple):
@@ -115,23 +127,83 @@ KINDS: dict[str, _Kind] = {
 }
 
 
-def draw_faults(rng: random.Random, *, workers: int, seconds: float) -> list[Fault]:
-    """The faults of a history, in the order of their times."""
-    names = list(KINDS)
-    weights = [kind.weight for kind in KINDS.values()]
+_KILL_SECONDS = (0.1, 0.5, 3.0)
+_FREEZE_SECONDS = (0.3, 1.0, 3.0, 6.0)
+
+
+def _effect_point(rng: random.Random) -> str:
+    return rng.choice(_EFFECT_POINTS)
+
+
+def _call(rng: random.Random) -> str:
+    return rng.choice(_CALLS)
+
+
+_STRUCK_SUBSCRIBERS: dict[str, _Kind] = {
+    # crashes
+    "kill at a random instant": _Kind(3, 1, _KILL_SECONDS),
+    "kill at an operation of the log": _Kind(3, 10, _KILL_SECONDS),
+    "kill at a crash point": _Kind(8, 4, _KILL_SECONDS, _effect_point),
+    "kill in a commit": _Kind(5, 3, _KILL_SECONDS, _stage),
+    "kill at a call of the ledger": _Kind(6, 6, _KILL_SECONDS, _call),
+    "kill at a call of a provider": _Kind(6, 3, _KILL_SECONDS, _call),
+    "graceful stop": _Kind(4, 1, (0.0, 0.5, 2.0)),
+    # processes that stand still
+    "freeze at a random instant": _Kind(3, 1, _FREEZE_SECONDS),
+    "freeze in a commit": _Kind(3, 3, _FREEZE_SECONDS, _stage),
+    "freeze at a call of the ledger": _Kind(3, 6, _FREEZE_SECONDS, _call),
+    "freeze at a call of a provider": _Kind(3, 3, _FREEZE_SECONDS, _call),
+    # ownership
+    "membership lost": _Kind(3, 1, (0.0,)),
+    "needless rebalance": _Kind(3, 1, (0.0,)),
+    "late poll": _Kind(2, 1, (0.3, 1.0, 3.0)),
+    # commits
+    "commit aborted": _Kind(2, 3, (0.0,)),
+    "commit in doubt, done": _Kind(2, 3, (0.0,)),
+    "commit in doubt, not done": _Kind(2, 3, (0.0,)),
+    "commit in doubt, left open": _Kind(2, 3, (0.0,)),
+    "producer fenced": _Kind(2, 3, (0.0,)),
+    "queue full": _Kind(2, 3, (0.1, 0.4)),
+    # the log
+    "operation refused": _Kind(3, 20, (0.0,)),
+    "operation delayed": _Kind(2, 20, (0.05, 0.5, 2.0)),
+    "delivery duplicated": _Kind(4, 2, (0.0,)),
+    "group offset moved back": _Kind(4, 1, (0.0,)),
+    # the ledger, and what is outside
+    "ledger away": _Kind(3, 1, (0.2, 1.0, 4.0)),
+    "ledger refuses a call": _Kind(4, 6, (0.0,)),
+    "answer of the ledger lost": _Kind(5, 6, (0.0,)),
+    "call of the ledger delayed": _Kind(3, 6, (0.05, 0.5, 3.0)),
+    "providers away": _Kind(3, 1, (0.2, 1.0, 3.0)),
+}
+OF_SUBSCRIBERS: dict[str, _Kind] = {f"{SUBSCRIBER}{name}": kind for name, kind in _STRUCK_SUBSCRIBERS.items()}
+"""What strikes where there are subscribers."""
+
+
+def draw_faults(
+    rng: random.Random, *, workers: int, seconds: float, kinds: Mapping[str, _Kind] = KINDS, first: int = 1
+) -> list[Fault]:
+    """The faults of a history, in the order of their times, for so many processes, with numbers from `first` on."""
+    names = list(kinds)
+    weights = [kind.weight for kind in kinds.values()]
     chosen = rng.choices(names, weights, k=rng.randint(4, 14))
     times = sorted(rng.random() * seconds for _ in chosen)
     faults = []
-    for number, (name, at) in enumerate(zip(chosen, times, strict=True), 1):
-        kind = KINDS[name]
+    for number, (name, at) in enumerate(zip(chosen, times, strict=True), first):
+        kind = kinds[name]
         slot, nth = rng.randrange(workers), rng.randint(1, kind.nth)
         faults.append(Fault(number, name, at, slot, nth, rng.choice(kind.seconds), kind.details(rng)))
     return faults
 
 
-def faults_of(seed: int, *, workers: int, seconds: float) -> list[Fault]:
-    """All faults that a seed draws, whether they will hit something or not."""
-    return draw_faults(random.Random(f"{seed}/faults"), workers=workers, seconds=seconds)  # noqa: S311 - as a seed has it
+def faults_of(seed: int, *, workers: int, seconds: float, subscribers: int = 0) -> list[Fault]:
+    """All faults that a seed draws, whether they will hit something or not. Subscribers come after the workers."""
+    drawn = draw_faults(random.Random(f"{seed}/faults"), workers=workers, seconds=seconds)  # noqa: S311 - as a seed has it
+    if not subscribers:
+        return drawn
+    rng = random.Random(f"{seed}/faults of subscribers")  # noqa: S311
+    more = draw_faults(rng, workers=subscribers, seconds=seconds, kinds=OF_SUBSCRIBERS, first=len(drawn) + 1)
+    return drawn + [fault._replace(slot=workers + fault.slot) for fault in more]
 
 
 class Faults:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from streams.authoring.app import App
+from streams.effects.port import Entry, Key
 from streams.errors import WireError
+from streams.kernel.commands import Reply
 from streams.kernel.events import Event
 from streams.kernel.run import Run
 from streams.log.port import Log, Record, TopicPartition
@@ -15,6 +17,7 @@ from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import Worker
 from streams.testing.sim.model import Plan
 from streams.testing.sim.outside import Outside
+from streams.testing.sim.services import Services
 from streams.testing.sim.workload import Accepted
 from streams.wire.records import (
     Damaged,
@@ -22,6 +25,7 @@ from streams.wire.records import (
     EffectMessage,
     Lease,
     decode_checkpoint,
+    decode_command,
     decode_dead_letter,
     decode_effect,
     decode_event,
@@ -29,9 +33,27 @@ from streams.wire.records import (
 )
 from streams.wire.topics import Topics
 
-__all__ = ["History", "Judged", "Place", "read_history", "remember"]
+__all__ = ["History", "Judged", "Place", "Served", "read_history", "remember"]
 
 T = TypeVar("T")
+
+
+class Served(NamedTuple):
+    """What is known of subscribers beside the topics."""
+
+    app: str
+    services: Services
+    """What they have done outside; it survives every crash."""
+    entries: Mapping[Key, Entry]
+    """What the ledger holds at the end."""
+    tables: Mapping[str, int]
+    """How often transactional handlers have written under each key."""
+    overlaps: bool
+    """A process may have come back to a call after its claim was over."""
+    troubles: int
+    """How many faults may have kept a subscriber from noting what it had published."""
+
+
 Place = tuple[str, int]
 
 _PATIENCE_SECONDS = 60.0
@@ -52,6 +74,8 @@ class Judged(Protocol):
     kept: dict[Place, dict[int, Record]]
     """Records of compacted topics as `remember` has met them before a compaction took them away."""
 
+    served: Served | None
+    """What is known of subscribers, where there are any."""
     calm_us: int | None
     """The true time from which on nothing went wrong any more."""
 
@@ -71,6 +95,10 @@ class History(NamedTuple):
     commands: list[list[Record]]
     letters: list[list[tuple[Record, DeadLetter]]]
     effects: list[list[tuple[Record, EffectMessage]]]
+    effect_letters: list[list[tuple[Record, DeadLetter]]]
+    """What subscribers gave up on."""
+    replies: list[tuple[Record, Reply, bool]]
+    """The answers to requests among the commands, and whether they are a subscriber's."""
     wrong: list[str]
     """What could not be read."""
 
@@ -87,7 +115,8 @@ async def read_history(world: Judged) -> History:
     topics = world.topics
     wrong: list[str] = []
     effects = [topics.effect(name) for name in topics.effect_names]
-    plain = [topics.events, topics.commands, topics.dead_letters, *effects]
+    dead = [topics.effect_dead(name) for name in topics.effect_names if world.served is not None]
+    plain = [topics.events, topics.commands, topics.dead_letters, *effects, *dead]
     found = await _read(world, [*plain, topics.leases, topics.checkpoints], wrong)
 
     def of(topic: str, decode: Callable[[bytes], T]) -> list[list[tuple[Record, T]]]:
@@ -101,17 +130,32 @@ async def read_history(world: Judged) -> History:
         return of(topic, decode)
 
     messages = [of(topic, decode_effect) for topic in effects]
+    effect_letters = [of(topic, decode_dead_letter) for topic in dead]
+    commands = [found[topics.commands, number] for number in range(world.partitions)]
     return History(
         topics,
         world.partitions,
         of(topics.events, decode_event),
         kept(topics.leases, decode_lease),
         kept(topics.checkpoints, _checkpoint),
-        [found[topics.commands, number] for number in range(world.partitions)],
+        commands,
         of(topics.dead_letters, decode_dead_letter),
         [[entry for topic in messages for entry in topic[number]] for number in range(world.partitions)],
+        [[entry for topic in effect_letters for entry in topic[number]] for number in range(world.partitions)],
+        list(_replies(commands)) if world.served is not None else [],
         wrong,
     )
+
+
+def _replies(commands: list[list[Record]]) -> Iterator[tuple[Record, Reply, bool]]:
+    for of_partition in commands:
+        for record in of_partition:
+            try:
+                command = decode_command(record.key, record.value, default_id="", offset=record.offset)
+            except WireError:
+                continue  # junk, whose fate is checked elsewhere
+            if isinstance(command.request, Reply):
+                yield record, command.request, not command.command_id  # all others name their commands
 
 
 def _checkpoint(value: bytes) -> Run | Damaged | None:

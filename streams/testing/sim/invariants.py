@@ -19,10 +19,13 @@ from streams.kernel.run import Run, is_terminal, status_of, stub_of
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.worker import Worker
 from streams.testing.sim.history import History, Judged, read_history, remember
-from streams.testing.sim.model import JUNK, Outcome, judge
+from streams.testing.sim.model import JUNK, Outcome
+from streams.testing.sim.model_served import judge
+from streams.testing.sim.rules_effects import check_effects
 from streams.testing.sim.rules_fold import Folds, replayed
-from streams.testing.sim.rules_log import check_log
+from streams.testing.sim.rules_log import check_log, is_sent_back
 from streams.testing.sim.rules_outside import check_outside
+from streams.testing.sim.rules_requests import check_requests
 
 __all__ = ["check", "check_lives", "remember"]
 
@@ -34,6 +37,8 @@ async def check(world: Judged) -> list[str]:
     wrong = [*history.wrong, *check_log(history, world), *folds.check()]
     wrong += check_outside(history, folds, world)
     wrong += _check_ends(history, folds, world)
+    wrong += check_effects(history, world)
+    wrong += check_requests(history)
     for worker in world.workers:
         wrong += _check_memory(history, folds, worker)
         wrong += check_lives(worker)
@@ -49,7 +54,9 @@ def _check_ends(history: History, folds: Folds, world: Judged) -> Iterator[str]:
     early, parked = _told(history)
     effects = defaultdict(list)
     for of_partition in history.effects:
-        for _, message in of_partition:
+        for record, message in of_partition:
+            if message.attempt or is_sent_back(record):
+                continue  # requests are told apart from effects by what they give
             effects[message.run_id].append((message.effect, message.idempotency_key, json.loads(message.payload)))
     ended = {run_id: (run, folds.bodies[run_id]) for run_id, run in folds.runs.items()}
     ended = folds.forgotten | {run_id: entry for run_id, entry in ended.items() if entry[0].workflow}

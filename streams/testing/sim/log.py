@@ -45,7 +45,7 @@ class Gate(Protocol):
     async def stage(self, name: str) -> None:
         """A commit has come so far."""
 
-    async def committed(self, partition: int, offset: int | None) -> None:
+    async def committed(self, topic: str, partition: int, offset: int | None) -> None:
         """A member has read the group's offset."""
 
 
@@ -80,7 +80,7 @@ class SimLog:
         return _Reader(self._inner.reader(start, isolation), self._gate)
 
     def member(self, group: str, topic: str, *, client_id: str) -> Member:
-        return _Member(self._inner.member(group, topic, client_id=client_id), self._gate)
+        return _Member(self._inner.member(group, topic, client_id=client_id), self._gate, topic)
 
     async def producer(self, transactional_id: str) -> Producer:
         await self._gate.operation("new producer")
@@ -117,9 +117,10 @@ class _Reader:
 
 
 class _Member:
-    def __init__(self, inner: Member, gate: Gate) -> None:
+    def __init__(self, inner: Member, gate: Gate, topic: str) -> None:
         self._inner = inner
         self._gate = gate
+        self._topic = topic
         self.snapshot = inner.snapshot
         self.pause = inner.pause
         self.close = inner.close
@@ -138,7 +139,7 @@ class _Member:
     async def committed(self, partition: int) -> int | None:
         await self._gate.operation("committed offset")
         offset = await self._inner.committed(partition)
-        await self._gate.committed(partition, offset)
+        await self._gate.committed(self._topic, partition, offset)
         return offset
 
 

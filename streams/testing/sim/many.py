@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from streams.testing.sim.faults import CONSEQUENCES, KINDS
+from streams.testing.sim.faults import CONSEQUENCES, KINDS, OF_SUBSCRIBERS
 from streams.testing.sim.run import Result, simulate
-from streams.testing.sim.world import Options
+from streams.testing.sim.options import Options, subscribers_of
 
 __all__ = ["Summary", "run_seeds"]
 
@@ -27,11 +27,14 @@ class Summary(NamedTuple):
     runs: int
     hits: Counter[str]
     failed: tuple[Result, ...]
+    served: bool
+    """Whether some of them had subscribers."""
 
     @property
     def unstruck(self) -> list[str]:
         """The kinds of faults that never hit anything."""
-        return [kind for kind in (*KINDS, *CONSEQUENCES) if not self.hits[kind]]
+        served = OF_SUBSCRIBERS if self.served else ()
+        return [kind for kind in (*KINDS, *CONSEQUENCES, *served) if not self.hits[kind]]
 
 
 def run_seeds(
@@ -51,7 +54,8 @@ def run_seeds(
         if result.violations:
             failed.append(result)
         done(result)
-    return Summary(len(seeds), runs, hits, tuple(failed))
+    served = any(subscribers_of(seed, options or Options()) for seed in seeds)
+    return Summary(len(seeds), runs, hits, tuple(failed), served)
 
 
 def _results(seeds: Iterable[int], run: Callable[[int], Result], jobs: int) -> Iterator[Result]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from streams.testing.sim.faults import faults_of
 from streams.testing.sim.run import Check, Result, simulate
 from streams.testing.sim.story import Story
-from streams.testing.sim.world import Options
+from streams.testing.sim.options import Options, drawn_faults
 
 __all__ = ["Minimal", "command", "minimise", "reduced", "tell"]
 
@@ -58,7 +57,7 @@ def minimise(failed: Result, options: Options, check: Check) -> Minimal:
 
     if not try_(options, best.faults):
         # A fault that hit nothing has shifted something all the same, be it the last one.
-        drawn = faults_of(failed.seed, workers=options.workers, seconds=options.seconds)
+        drawn = drawn_faults(failed.seed, options)
         best = best._replace(faults=tuple(fault.number for fault in drawn))
     reduced(best.faults, lambda faults: try_(options, faults), _TRIES_MAX)
     runs = options.only_runs if options.only_runs is not None else tuple(range(options.runs))
@@ -90,7 +89,7 @@ def command(seed: int, options: Options, faults: Sequence[int] | None) -> str:
     words = [f"python -m streams.testing.sim --seed {seed}"]
     words += [
         f"--{name} {getattr(options, name)}"
-        for name in ("workers", "partitions", "runs", "seconds")
+        for name in ("workers", "partitions", "runs", "seconds", "subscribers")
         if getattr(options, name) != getattr(usual, name)
     ]
     if faults is not None:

@@ -7,17 +7,36 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from streams.kernel import commands as cmd
 from streams.testing.sim.outside import receipt
 from streams.wire.records import encode_command
 
-__all__ = ["CONFLICT", "JUNK", "KINDS", "Outcome", "Plan", "Send", "answer_of", "draw", "encode", "judge"]
+__all__ = [
+    "CLASHING",
+    "CONFLICT",
+    "JUDGE",
+    "JUNK",
+    "KINDS",
+    "Judged",
+    "Outcome",
+    "Plan",
+    "Send",
+    "answer_of",
+    "cancels",
+    "command",
+    "draw",
+    "encode",
+    "judge",
+]
 
 JUNK = "junk"
 """The kind of a record that is no command, or lies in the wrong partition: it ends among the dead letters."""
+
+CLASHING = "clash"
+"""The kind of runs that use one key for several effects."""
 
 CONFLICT = "/conflict"
 """How the id of a start with another input ends."""
@@ -58,15 +77,15 @@ def answer_of(run_id: str, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{run_id}/{number}".encode()).digest()[:3], "big")
 
 
-def encode(command: dict[str, Any], *, as_json: bool) -> bytes:
+def encode(said: dict[str, Any], *, as_json: bool) -> bytes:
     """A command as plain JSON, or as the Avro that clients of the engine send."""
     if as_json:
-        return json.dumps(command).encode()
-    fields = {name: value for name, value in command.items() if name not in ("type", "command_id")}
+        return json.dumps(said).encode()
+    fields = {name: value for name, value in said.items() if name not in ("type", "command_id")}
     for name in ("input", "value"):
         if name in fields:
             fields[name] = json.dumps(fields[name]).encode()
-    return encode_command(_REQUESTS[command["type"]](**fields), command_id=command["command_id"])
+    return encode_command(_REQUESTS[said["type"]](**fields), command_id=said["command_id"])
 
 
 _REQUESTS: dict[str, Any] = {cls: made for made, cls in cmd.COMMAND_TYPES.items()}
@@ -80,7 +99,7 @@ def draw(rng: random.Random, number: int) -> Plan:
     kind = rng.choice(_DRAWN)
     run_id = f"{kind}-{number}"
     input_, sends = _DRAW[kind](rng, run_id)
-    start = _command(run_id, "start", "start", workflow=kind, input=input_)
+    start = command(run_id, "start", "start", workflow=kind, input=input_)
     if rng.random() < 0.15:
         sends.append(Send(rng.choice([0.0, 0.0, 0.3, 2.0]), start))  # the same start again
     if rng.random() < 0.05:
@@ -91,7 +110,8 @@ def draw(rng: random.Random, number: int) -> Plan:
     return Plan(run_id, kind, input_, start, tuple(sends))
 
 
-def _command(run_id: str, id_: str, type_: str, /, **fields: Any) -> dict[str, Any]:
+def command(run_id: str, id_: str, type_: str, /, **fields: Any) -> dict[str, Any]:
+    """A command to a run, under an id of its own."""
     return {"type": type_, "command_id": f"{run_id}/{id_}", **fields}
 
 
@@ -99,11 +119,11 @@ def _nonsense(rng: random.Random, run_id: str) -> Send:
     """A command that may be said and changes nothing: to a wrong id, or before there is anything to answer."""
     delay = rng.choice([-0.1, 0.0, 0.2, 1.0])
     wrong = [
-        _command(run_id, "x0", "resume", interrupt="99", value=1),
-        _command(run_id, "x1", "skip", op="99"),
-        _command(run_id, "x2", "complete", op="g7.1", value=1),
-        _command(run_id, "x3", "retry", op="99"),
-        _command(run_id, "x4", "signal", name="unheard", value=1),
+        command(run_id, "x0", "resume", interrupt="99", value=1),
+        command(run_id, "x1", "skip", op="99"),
+        command(run_id, "x2", "complete", op="g7.1", value=1),
+        command(run_id, "x3", "retry", op="99"),
+        command(run_id, "x4", "signal", name="unheard", value=1),
     ]
     return Send(delay, rng.choice(wrong))
 
@@ -119,19 +139,19 @@ def _signals(rng: random.Random, run_id: str, count: int) -> Sends:
     """Each signal once to three times under one command id, some before the start."""
     sends: Sends = []
     for number in range(count):
-        command = _command(run_id, f"s{number}", "signal", name="word", value=number * 7)
-        sends += [Send(rng.choice([-0.1, 0.0, 0.2, 1.0]), command) for _ in range(rng.choice([1, 1, 2, 3]))]
+        signal = command(run_id, f"s{number}", "signal", name="word", value=number * 7)
+        sends += [Send(rng.choice([-0.1, 0.0, 0.2, 1.0]), signal) for _ in range(rng.choice([1, 1, 2, 3]))]
     return sends
 
 
-def _cancels(rng: random.Random, run_id: str) -> Sends:
+def cancels(rng: random.Random, run_id: str) -> Sends:
     """Early, twice, or both. Never by force: the clean-up is part of what is proven."""
-    cancel = _command(run_id, "cancel", "cancel")
+    cancel = command(run_id, "cancel", "cancel")
     sends: Sends = [Send(rng.choice([-0.1, 0.0, 0.1, 0.5, 2.0]), cancel)]
     if rng.random() < 0.5:
         sends.append(Send(rng.choice([0.2, 1.0]), cancel))
     if rng.random() < 0.3:
-        sends.append(Send(rng.choice([0.2, 1.0]), _command(run_id, "cancel-again", "cancel")))
+        sends.append(Send(rng.choice([0.2, 1.0]), command(run_id, "cancel-again", "cancel")))
     return sends
 
 
@@ -159,7 +179,7 @@ _DRAW: dict[str, Callable[[random.Random, str], tuple[Any, Sends]]] = {
     "ask_both": lambda rng, _: ({}, []),
     "listen": _listened,
     "rounds": _rounded,
-    "stopped": lambda rng, run_id: ({"number": rng.randint(0, 99), "ms": _ms(rng)}, _cancels(rng, run_id)),
+    "stopped": lambda rng, run_id: ({"number": rng.randint(0, 99), "ms": _ms(rng)}, cancels(rng, run_id)),
     "buy": _bought,
     "spend": _bought,
     "flaky": lambda rng, _: ({}, []),
@@ -181,9 +201,15 @@ _DRAWN = [kind for kind in KINDS for _ in range(1 if kind == JUNK else 2)] + ["b
 # -- judging -----------------------------------------------------------------------------------------------------
 
 
-def judge(plan: Plan, outcome: Outcome) -> list[str]:
+Judged = tuple[str, Any, list[tuple[str, Any]]]
+Judge = Callable[[Plan, Outcome], Judged]
+
+
+def judge(
+    plan: Plan, outcome: Outcome, judges: Mapping[str, Judge] | None = None, *, keys_differ: bool = True
+) -> list[str]:
     """What is wrong with the end of a run; nothing where it is right."""
-    status, value, effects = _JUDGE[plan.kind](plan, outcome)
+    status, value, effects = (judges or JUDGE)[plan.kind](plan, outcome)
     wrong = []
     if outcome.status != status:
         wrong.append(f"it ended as {outcome.status} ({outcome.value!r}) instead of {status}")
@@ -195,12 +221,11 @@ def judge(plan: Plan, outcome: Outcome) -> list[str]:
     if len(found) != len(effects) and not wrong:
         wrong.append(f"it has {len(found)} effects instead of {len(effects)}")
     keys = [key for _, key, _ in outcome.effects]
-    if len(set(keys)) != len(keys):
+    if keys_differ and len(set(keys)) != len(keys):
         wrong.append(f"its effects do not differ in their idempotency keys: {keys}")
     return wrong
 
 
-Judged = tuple[str, Any, list[tuple[str, Any]]]
 _EXHAUSTED = "RETRIES_EXHAUSTED"
 
 
@@ -315,7 +340,7 @@ def _survey(plan: Plan, _: Outcome) -> Judged:
     return "completed", {"number": number, "lines": lines}, []
 
 
-_JUDGE: dict[str, Callable[[Plan, Outcome], Judged]] = {
+JUDGE: dict[str, Judge] = {
     "chain": _chain,
     "fan": _fan,
     "race": _race,

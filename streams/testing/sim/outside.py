@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streams.authoring.task import TaskContext
+
+if TYPE_CHECKING:
+    from streams.testing.sim.services import Services
 
 __all__ = ["Call", "Outside", "receipt"]
 
@@ -41,6 +44,8 @@ class Outside:
         """What was paid under each key, by a provider that makes a payment once a key."""
         self.charges: dict[str, list[int]] = defaultdict(list)
         """What was paid under each key, by a provider that pays as often as it is asked."""
+        self.services: Services | None = None
+        """What subscribers call."""
         self._answers: dict[str, int] = defaultdict(int)
         self._now_us, self._worker = now_us, worker
 

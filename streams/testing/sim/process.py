@@ -1,11 +1,12 @@
-"""One worker process of the simulation, and the gate between it and the log."""
+"""A process of the simulation and the gate between it and the log; and the worker as a process."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streams.errors import CommitAborted, LogUnavailable
 from streams.log.memory.hooks import End
@@ -20,7 +21,7 @@ from streams.testing.sim.log import SimLog
 if TYPE_CHECKING:
     from streams.testing.sim.world import World
 
-__all__ = ["Process", "SimHost"]
+__all__ = ["Process", "SimHost", "WorkerProcess"]
 
 _HOLDS = ("freeze in a commit", "kill in a commit")
 _ENDS: dict[str, End] = {
@@ -69,13 +70,16 @@ class SimHost(Host):
         return f"{type(error).__name__} in a simulated task".ljust(_TRACEBACK_CHARS, ".")
 
 
-class Process:
-    """A worker from its start to its end. It is the gate (`streams.testing.sim.log.Gate`) of its own log."""
+class Process(ABC):
+    """A process from its start to its end. It is the gate (`streams.testing.sim.log.Gate`) of its own log."""
 
-    def __init__(self, world: World, slot: int, generation: int) -> None:
+    prefix = ""
+    """How the kinds of faults begin that are for it."""
+
+    def __init__(self, world: World, slot: int, name: str) -> None:
         self.world = world
         self.slot = slot
-        self.name = f"w{slot + 1}.{generation}"
+        self.name = name
         self.actor = world.loop.actor(self.name)
         self.clock = VirtualClock(world.loop)
         self.freezes = 0
@@ -88,18 +92,12 @@ class Process:
         self._deaf_until = 0.0
         self._faults = world.faults
         self._striker = world.striker
-        self.worker = Worker(
-            world.app,
-            SimLog(world.broker.share(), self),
-            owner=self.name,
-            settings=world.settings,
-            observer=world.observer(self.name),
-            clock=self.clock,
-            host=SimHost(self._rng, 1_000 * (slot + 1) + generation),
-        )
-        self._touch = self.worker.engine.touch
-        self.worker.engine.touch = self._touched  # type: ignore[method-assign]
-        self.task = self.actor.start(self.worker.run())
+        self.task: asyncio.Task[None]
+
+    def begin(self, running: Coroutine[Any, Any, None]) -> None:
+        """Let it live."""
+        world = self.world
+        self.task = self.actor.start(running)
         self.task.add_done_callback(lambda task: world.ended(self, task), context=world.context)
 
     def __repr__(self) -> str:
@@ -111,29 +109,41 @@ class Process:
         return self.actor.alive and not self.over
 
     @property
-    def owns(self) -> list[int]:
-        """The partitions that it serves, or thinks that it does."""
-        return [number for number, partition in self.worker.owner.partitions.items() if partition.running]
+    @abstractmethod
+    def owns(self) -> Collection[object]:
+        """What it serves, or thinks that it does."""
+
+    @abstractmethod
+    def tell_to_stop(self) -> None:
+        """Ask it to end in order."""
+
+    @abstractmethod
+    def places(self) -> Sequence[tuple[str, str]]:
+        """The groups that it is a member of, each with its topic."""
+
+    def gone(self) -> None:  # noqa: B027 - most have nobody to tell
+        """It was killed."""
 
     def stop(self, seconds: float) -> None:
         """Begin a graceful stop; another process takes the place some seconds after its end."""
         self.stopping = True
-        self.worker.stop()
+        self.tell_to_stop()
         world = self.world
         self.task.add_done_callback(lambda _: world.later(seconds, world.start, self.slot), context=world.context)
 
-    def _touched(self, hot: Hot) -> None:
-        """A coroutine was used; count those that the bound drives out. A run that was restored has none either."""
-        lives = self.worker.engine._lives  # noqa: SLF001 - nothing else tells an eviction from a coroutine not yet made
-        before = len(lives) + (hot.live is not None and hot not in lives) - (hot.live is None and hot in lives)
-        self._touch(hot)
-        self._faults.hits[EVICTED] += before - len(lives)
+    def due(self, *kinds: str, detail: str = "") -> Fault | None:
+        """The fault of one of these kinds whose occasion this is."""
+        if self.slot not in self._faults.waiting:
+            return None
+        if self.prefix:
+            kinds = tuple(self.prefix + kind for kind in kinds)
+        return self._faults.due(self.slot, *kinds, detail=detail)
 
     # -- the gate ------------------------------------------------------------------------------------------------
 
     async def operation(self, name: str) -> None:
         """Any operation begins."""
-        fault = self._faults.due(self.slot, "kill at an operation of the log", "operation refused", "operation delayed")
+        fault = self.due("kill at an operation of the log", "operation refused", "operation delayed")
         if fault is not None:
             await self._strike(fault, name)
         if self._striker.away:
@@ -151,10 +161,10 @@ class Process:
         """Late, deaf for a while, or hearing things twice."""
         await self.operation("poll")
         now = self.world.loop.time()
-        fault = self._faults.due(self.slot, "late poll", "delivery delayed")
+        fault = self.due("late poll", "delivery delayed")
         if fault is not None:
             self.world.struck(fault, self.name)
-            if fault.kind == "late poll":
+            if fault.what == "late poll":
                 await asyncio.sleep(fault.seconds)
             else:
                 self._deaf_until = now + fault.seconds
@@ -162,7 +172,7 @@ class Process:
             return await member.poll(0, min(timeout, self._deaf_until - now))
         batch = await member.poll(records_max, timeout)
         if batch.records:
-            fault = self._faults.due(self.slot, "delivery duplicated")
+            fault = self.due("delivery duplicated")
             if fault is not None:
                 self.world.struck(fault, f"{self.name}, {len(batch.records)} records")
                 batch = batch._replace(records=[*batch.records, *batch.records])
@@ -172,17 +182,17 @@ class Process:
         """Before a commit."""
         await self.operation("commit")
         self.world.told(self.name, lambda: self.world.story_of(records))
-        fault = self._faults.due(self.slot, "queue full", "producer fenced")
+        fault = self.due("queue full", "producer fenced")
         if fault is not None:
             self.world.struck(fault, self.name)
-            if fault.kind == "queue full":
+            if fault.what == "queue full":
                 await asyncio.sleep(fault.seconds)
                 raise LogUnavailable("the client's queue stays full: the brokers do not take records")
             await self.world.broker.producer(producer.id)
 
     async def stage(self, name: str) -> None:
         """Inside a commit."""
-        fault = self._faults.due(self.slot, *_HOLDS, detail=name)
+        fault = self.due(*_HOLDS, detail=name)
         if fault is not None:
             await self._strike(fault, f"commit {name}")
         if self._striker.away and name != "ended":
@@ -193,19 +203,20 @@ class Process:
 
     def end(self) -> End:
         """How the commit ends."""
-        fault = self._faults.due(self.slot, *_ENDS)
+        fault = self.due(*_ENDS)
         if fault is None:
             return "commit"
         self.world.struck(fault, self.name)
-        return _ENDS[fault.kind]
+        return _ENDS[fault.what]
 
-    async def committed(self, partition: int, offset: int | None) -> None:
+    async def committed(self, topic: str, partition: int, offset: int | None) -> None:
         """The group's offset was read."""
+        del topic
         self._striker.offset_read(partition, offset, self.name)
 
     def passing(self, point: str) -> None:
         """A crash point is passed."""
-        fault = self._faults.due(self.slot, "kill at a crash point", detail=point.partition("/")[0])
+        fault = self.due("kill at a crash point", detail=point.partition("/")[0])
         if fault is not None:
             self.world.struck(fault, f"{self.name} at {point}")
             self.world.killed(self, fault.seconds)
@@ -214,11 +225,11 @@ class Process:
     async def _strike(self, fault: Fault, where: str) -> None:
         world = self.world
         world.struck(fault, f"{self.name} at {where}")
-        if fault.kind == "operation refused":
+        if fault.what == "operation refused":
             raise LogUnavailable(f"{where}: the broker did not answer in time")
-        if fault.kind == "operation delayed":
+        if fault.what == "operation delayed":
             await asyncio.sleep(fault.seconds)
-        elif fault.kind.startswith("freeze"):
+        elif fault.what.startswith("freeze"):
             world.frozen(self, fault.seconds)
             await asyncio.sleep(0)
         else:
@@ -226,6 +237,45 @@ class Process:
                 world.faults.hits[LEFT_OPEN] += 1
             world.killed(self, fault.seconds)
             await _for_ever()
+
+
+class WorkerProcess(Process):
+    """A worker."""
+
+    def __init__(self, world: World, slot: int, generation: int) -> None:
+        super().__init__(world, slot, f"w{slot + 1}.{generation}")
+        self.worker = Worker(
+            world.app,
+            SimLog(world.broker.share(), self),
+            owner=self.name,
+            settings=world.settings,
+            observer=world.observer(self.name),
+            clock=self.clock,
+            host=SimHost(self._rng, 1_000 * (slot + 1) + generation),
+        )
+        self._touch = self.worker.engine.touch
+        self.worker.engine.touch = self._touched  # type: ignore[method-assign]
+        self.begin(self.worker.run())
+
+    @property
+    def owns(self) -> list[int]:
+        """The partitions that it serves, or thinks that it does."""
+        return [number for number, partition in self.worker.owner.partitions.items() if partition.running]
+
+    def tell_to_stop(self) -> None:
+        """As SIGTERM does."""
+        self.worker.stop()
+
+    def places(self) -> Sequence[tuple[str, str]]:
+        """That of all workers."""
+        return [(self.world.topics.group, self.world.topics.commands)]
+
+    def _touched(self, hot: Hot) -> None:
+        """A coroutine was used; count those that the bound drives out. A run that was restored has none either."""
+        lives = self.worker.engine._lives  # noqa: SLF001 - nothing else tells an eviction from a coroutine not yet made
+        before = len(lives) + (hot.live is not None and hot not in lives) - (hot.live is None and hot in lives)
+        self._touch(hot)
+        self._faults.hits[EVICTED] += before - len(lives)
 
 
 async def _for_ever() -> NoReturn:

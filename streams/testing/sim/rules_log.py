@@ -10,12 +10,13 @@ from streams.kernel import bodies as ev
 from streams.kernel.events import Event
 from streams.log.port import Record
 from streams.testing.sim.history import History, Judged
-from streams.testing.sim.model import CONFLICT, JUNK
+from streams.testing.sim.model import CLASHING, CONFLICT, JUNK
+from streams.wire.headers import SENT_BACK
 from streams.wire.partitioner import partition_of
 from streams.wire.records import EffectMessage, Lease
 from streams.wire.topics import Topics
 
-__all__ = ["check_log"]
+__all__ = ["check_log", "is_sent_back", "where"]
 
 Events = list[tuple[Record, Event]]
 Leases = list[tuple[Record, Lease]]
@@ -204,38 +205,69 @@ def _check_letters(history: History, world: Judged) -> Iterator[str]:
 
 
 def _check_effects(history: History, number: int) -> Iterator[str]:
-    """Each event of an effect has a message with the same content, and each message has its event."""
-    emitted: dict[str, tuple[Event, ev.EffectEmitted]] = {}
-    for _, event in history.events[number]:
-        if isinstance(event.body, ev.EffectEmitted):
-            emitted[f"{event.identity}/{event.body.op}"] = (event, event.body)
-    published: set[str] = set()
+    """Each event of an effect or a request has a message with the same content, and each message has its event."""
+    meant = _meant(history.topics, history.events[number])
+    published: set[_Name] = set()
     for record, message in history.effects[number]:
-        published.add(message.effect_id)
-        if message.effect_id not in emitted:
-            yield f"the effect {message.effect_id} in partition {number} was emitted by no event"
-        elif _said(record, message) != _meant(history.topics, *emitted[message.effect_id]):
-            yield f"the message of effect {message.effect_id} in partition {number} differs from its event"
-    for effect_id in sorted(set(emitted) - published):
-        yield f"effect {effect_id} was emitted and never published"
+        if is_sent_back(record):
+            continue  # a person has made it of a dead letter
+        name = (message.effect_id, message.attempt)
+        published.add(name)
+        if name not in meant:
+            yield f"the effect {_called(name)} in partition {number} was emitted by no event"
+        elif _said(record, message) != meant[name]:
+            yield f"the message of effect {_called(name)} in partition {number} differs from its event"
+    for name in sorted(set(meant) - published):
+        yield f"effect {_called(name)} was emitted and never published"
+
+
+_Name = tuple[str, int]
+"""The id of an effect, and the attempt of a request; 0 for an effect that nobody waits for."""
+
+
+def is_sent_back(record: Record) -> bool:
+    """Whether a person has sent it again."""
+    return any(header == SENT_BACK for header, _ in record.headers)
+
+
+def _called(name: _Name) -> str:
+    return f"{name[0]}, attempt {name[1]}," if name[1] else name[0]
 
 
 def _said(record: Record, message: EffectMessage) -> tuple[object, ...]:
     parts = (message.run_id, message.effect, message.payload, message.idempotency_key, message.epoch, message.at)
-    return (*parts, record.topic, record.key)
+    return (*parts, message.op, record.topic, record.key)
 
 
-def _meant(topics: Topics, event: Event, body: ev.EffectEmitted) -> tuple[object, ...]:
-    parts = (event.run_id, body.effect, body.payload, body.key, event.epoch, event.at)
-    return (*parts, topics.effect(body.effect), event.run_id.encode())
+def _meant(topics: Topics, events: Events) -> dict[_Name, tuple[object, ...]]:
+    """What the messages must say."""
+    found: dict[_Name, tuple[object, ...]] = {}
+    requests: dict[str, tuple[str, bytes, str]] = {}
+    for _, event in events:
+        body, attempt = event.body, 0
+        if isinstance(body, ev.EffectEmitted):
+            effect_id, parts = f"{event.identity}/{body.op}", (body.effect, body.payload, body.key)
+        elif isinstance(body, ev.OpScheduled) and body.kind == "request":
+            effect_id, attempt = f"{event.identity}/{body.op}", body.attempt
+            parts = requests[effect_id] = (body.name, body.args or b"", body.key or "")
+        elif isinstance(body, ev.AttemptStarted) and f"{event.identity}/{body.op}" in requests:
+            effect_id, attempt = f"{event.identity}/{body.op}", body.attempt
+            parts = requests[effect_id]
+        else:
+            continue
+        place = (event.epoch, event.at, body.op, topics.effect(parts[0]), event.run_id.encode())
+        found[effect_id, attempt] = (event.run_id, *parts, *place)
+    return found
 
 
 def _check_once(history: History) -> Iterator[str]:
-    """Over all partitions: every effect id once, every business key once, every event id once."""
-    messages = [message for of_partition in history.effects for _, message in of_partition]
+    """Over all partitions: every effect id and attempt once, every business key once, unless the run says it twice."""
+    found = [entry for of_partition in history.effects for entry in of_partition]
+    messages = [message for record, message in found if not is_sent_back(record)]
+    plain = [one for one in messages if not one.attempt and not one.run_id.startswith(CLASHING)]
     for what, counts in (
-        ("effect id", Counter(message.effect_id for message in messages)),
-        ("idempotency key", Counter(message.idempotency_key for message in messages)),
+        ("effect id", Counter(_called((message.effect_id, message.attempt)) for message in messages)),
+        ("idempotency key", Counter(message.idempotency_key for message in plain)),
     ):
         for id_, count in counts.items():
             if count > 1:

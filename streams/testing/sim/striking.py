@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streams.testing.sim.clients import CLIENTS, OF_CLIENTS
-from streams.testing.sim.faults import Fault
+from streams.testing.sim.faults import SUBSCRIBER, Fault
 from streams.testing.sim.process import Process
 
 if TYPE_CHECKING:
@@ -18,6 +18,33 @@ _LATE_SECONDS = 1.5
 _SMALL_SECONDS = 0.3
 
 
+class Absence:
+    """Something that does not answer for a while."""
+
+    def __init__(self, world: World, what: str) -> None:
+        self._world, self._what = world, what
+        self._until = 0.0
+        self._fault: Fault | None = None
+
+    def begin(self, fault: Fault) -> None:
+        """From now on."""
+        self._fault, self._until = fault, self._world.loop.time() + fault.seconds
+
+    def end(self) -> None:
+        """It is there."""
+        self._until = 0.0
+
+    @property
+    def there(self) -> bool:
+        """Whether it answers. Where it does not, its fault has hit somebody."""
+        if self._world.loop.time() >= self._until:
+            return True
+        if self._fault is not None:
+            self._world.struck(self._fault, f"{self._what} is away for {self._fault.seconds:g} s")
+            self._fault = None
+        return False
+
+
 class Striker:
     """The hand of the faults in one world."""
 
@@ -27,6 +54,9 @@ class Striker:
         self._away: Fault | None = None
         self._late: tuple[float, Fault] | None = None
         self._moved: dict[int, tuple[int | None, Fault]] = {}
+        self.ledger = Absence(world, "a database")
+        self.providers = Absence(world, "a provider")
+        self._effect_moved: dict[tuple[str, int], tuple[int | None, Fault]] = {}
         self._at_once: dict[str, Callable[[Fault, Process], None]] = {
             "kill at a random instant": self._kill,
             "graceful stop": self._stop,
@@ -41,17 +71,29 @@ class Striker:
             "clock forward": self._jump,
             "clock back": self._jump,
         }
+        self._at_once_to_subscribers: dict[str, Callable[[Fault, Process], None]] = {
+            "kill at a random instant": self._kill,
+            "graceful stop": self._stop,
+            "freeze at a random instant": self._freeze,
+            "membership lost": self._lose,
+            "needless rebalance": self._rebalance,
+            "group offset moved back": self._move_effect_offset,
+            "ledger away": lambda fault, _: self.ledger.begin(fault),
+            "providers away": lambda fault, _: self.providers.begin(fault),
+        }
 
     def strike(self, fault: Fault) -> None:
         """Its time has come."""
         world = self._world
         if world.calm:
             return
-        act = self._at_once.get(fault.kind)
+        of_subscribers = fault.kind.startswith(SUBSCRIBER)
+        act = (self._at_once_to_subscribers if of_subscribers else self._at_once).get(fault.what)
         if act is None:
             world.faults.arm(fault._replace(slot=CLIENTS) if fault.kind in OF_CLIENTS else fault)
             return
-        there = [one for one in world.processes if not one.actor.frozen]
+        everybody: Sequence[Process] = world.subscribers if of_subscribers else world.processes
+        there = [one for one in everybody if not one.actor.frozen]
         if there:
             # Where the one that it was drawn for is gone, it hits another.
             act(fault, next((one for one in there if one.slot == fault.slot), there[0]))
@@ -60,6 +102,8 @@ class Striker:
         """The log is there, and its markers are on time."""
         self._away_until = 0.0
         self._late = None
+        self.ledger.end()
+        self.providers.end()
 
     # -- processes -----------------------------------------------------------------------------------------------
 
@@ -94,7 +138,8 @@ class Striker:
         world = self._world
         if process.owns:
             world.struck(fault, f"while {process.name} owns {process.owns}")
-            world.broker.rebalance(world.topics.group, world.topics.commands)
+            for group, topic in process.places():
+                world.broker.rebalance(group, topic)
 
     def _move_offset(self, fault: Fault, process: Process) -> None:
         """The owner is given up on, so that somebody reads the offset."""
@@ -116,6 +161,24 @@ class Striker:
         moved, fault = self._moved.pop(partition, (None, None))
         if fault is not None and moved == offset:
             self._world.struck(fault, f"{name} finds {offset} as the group's offset of partition {partition}")
+
+    def _move_effect_offset(self, fault: Fault, process: Process) -> None:
+        """Back to the half of it, or lost; and everybody is given up on, so that somebody reads it."""
+        world = self._world
+        group, topic = process.places()[fault.number % len(process.places())]
+        number = fault.number % world.partitions
+        before = world.broker.move_offset(group, topic, number, None) or 0
+        moved = None if fault.number % 2 else before // 2
+        world.broker.move_offset(group, topic, number, moved)
+        self._effect_moved[topic, number] = (moved, fault)
+        for one in world.subscribers:
+            world.expire(one, topic)
+
+    def effect_offset_read(self, topic: str, partition: int, offset: int | None, name: str) -> None:
+        """A new owner has read the offset of a group of subscribers."""
+        moved, fault = self._effect_moved.pop((topic, partition), (None, None))
+        if fault is not None and moved == offset:
+            self._world.struck(fault, f"{name} finds {offset} as the group's offset of {topic}/{partition}")
 
     # -- the log -------------------------------------------------------------------------------------------------
 

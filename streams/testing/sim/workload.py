@@ -57,9 +57,9 @@ class Setting(Protocol):
     sent: list[Accepted]
 
 
-def plan(rng: random.Random, runs: int) -> list[Plan]:
+def plan(rng: random.Random, runs: int, drawn: Callable[[random.Random, int], Plan] = draw) -> list[Plan]:
     """The runs of a seed."""
-    return [draw(rng, number) for number in range(runs)]
+    return [drawn(rng, number) for number in range(runs)]
 
 
 def settings_of(rng: random.Random, partitions: int) -> WorkerSettings:
@@ -99,6 +99,8 @@ class Load:
         self._heap: list[tuple[float, int, str, dict[str, Any]]] = []
         self._order = count()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers: dict[tuple[str, str], int] = {}
+        """Which question an op asks of the service in another language."""
         self.started: set[str] = set()
         self.wanted: set[str] = set()
         """Runs whose start was acknowledged."""
@@ -204,6 +206,8 @@ class Load:
 
     def _asked(self, run_id: str, body: ev.OpScheduled, _: int | None) -> None:
         """Answer a question, sometimes more than once and late, always under the same command id."""
+        if body.kind == "request":
+            self._numbers[run_id, body.op] = json.loads(body.args or b"{}").get("number", 0)
         if body.kind != "interrupt":
             return
         number = json.loads(body.args or b"{}")["number"]
@@ -222,10 +226,13 @@ class Load:
 
     def _word_of_operator(self, run_id: str, command: dict[str, Any]) -> dict[str, Any]:
         input_ = self._world.plans[run_id].input
+        if "questions" in input_ and self._rng.random() < 0.5:
+            return {**command, "type": "complete", "value": answer_of(run_id, self._numbers[run_id, command["op"]])}
         found = self._world.outside.find(f"charge/{input_['order']}") if "order" in input_ else None
         if found is not None:
             return {**command, "type": "complete", "value": found}
-        return {**command, "type": "skip" if self._rng.random() < 0.2 else "retry"}
+        gives_up = self._rng.random() < 0.2 and "questions" not in input_
+        return {**command, "type": "skip" if gives_up else "retry"}
 
     def _blocked(self, run_id: str, _: ev.RunBlocked, seq: int | None) -> None:
         """An operator tries once more, and then ends the run by force, or leaves it."""

@@ -11,9 +11,10 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from streams.effects.memory import MemoryLedger
 from streams.log.memory.hooks import End
 from streams.log.memory.log import MemoryLog
 from streams.log.port import Log, NewRecord, Record, TopicSpec
@@ -22,16 +23,27 @@ from streams.runtime import crash
 from streams.runtime.topics import ensure_topics
 from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
+from streams.testing.ledger import When
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
+from streams.testing.sim.app_served import QUOTES, make_served_app
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults, faults_of
+from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Faults
+from streams.testing.sim.foreign import ForeignService
+from streams.testing.sim.history import Served
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
+from streams.testing.sim.model import draw
+from streams.testing.sim.model_served import draw_served
 from streams.testing.sim.oblivion import outlive
+from streams.testing.sim.options import Options, drawn_faults, subscribers_of
 from streams.testing.sim.outside import Outside
-from streams.testing.sim.process import Process
+from streams.testing.sim.persons import Persons
+from streams.testing.sim.process import Process, WorkerProcess
+from streams.testing.sim.resting import entries_of, rewind, unfinished
+from streams.testing.sim.services import Services
 from streams.testing.sim.story import Story, Teller
 from streams.testing.sim.striking import Striker
+from streams.testing.sim.subscribing import SubscriberProcess, overlaps, subscriber_settings_of
 from streams.testing.sim.workload import Accepted, Load, Plan, make_app, plan, settings_of
 from streams.wire.topics import topics_of
 
@@ -48,19 +60,6 @@ _KEPT_SECONDS = 8.0
 """Where runs expire: longer than any client repeats itself."""
 LIVENESS_SECONDS = 180.0
 """Virtual time after the last fault in which every run must come to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The size of a simulation."""
-
-    workers: int = 3
-    partitions: int = 4
-    runs: int = 20
-    seconds: float = 5.0
-    """How long faults strike, in virtual time."""
-    only_runs: tuple[int, ...] | None = None
-    """The places of the runs to start, to make a story shorter; None for all."""
 
 
 class World:
@@ -81,10 +80,16 @@ class World:
         self.broker = MemoryLog(clock=self.clock.now_ms, hooks=SimHooks(self), transaction_timeout=TRANSACTION_SECONDS)
         self.log: Log = SimLog(self.broker.share(), Clients(self))
         self.outside = Outside(self.clock.now_us, _caller)
-        self.app = make_app(self.outside)
+        subscribers = subscribers_of(seed, options)
+        self.ledger = MemoryLedger(self.clock)
+        self.services = Services(self.clock.now_us, _caller, self._called) if subscribers else None
+        self.outside.services = self.services
+        self.app = make_served_app(self.outside) if self.services else make_app(self.outside)
         self.topics = topics_of(self.app.name, self.app.effects)
         self.settings = settings_of(random.Random(f"{seed}/settings"), options.partitions)  # noqa: S311
-        self.expiring = self.rng.random() < _EXPIRING_SHARE
+        settings_rng = random.Random(f"{seed}/subscriber settings")  # noqa: S311
+        self.subscriber_settings = subscriber_settings_of(settings_rng, options.partitions)
+        self.expiring = self.rng.random() < _EXPIRING_SHARE and not subscribers
         if self.expiring:
             sweep_seconds = min(1.0, self.settings.sweep_seconds)
             self.settings = replace(
@@ -98,15 +103,16 @@ class World:
         self.kept: dict[tuple[str, int], dict[int, Record]] = {}
         """What a compaction was about to take away, by topic and partition, then by offset."""
         self.violations: list[str] = []
-        drawn = faults_of(seed, workers=options.workers, seconds=options.seconds)
-        self.faults = Faults(drawn, only)
+        self.faults = Faults(drawn_faults(seed, options), only)
         self.calm = False
+        self.served: Served | None = None
         self.calm_us: int | None = None
         """Since when nothing goes wrong any more."""
         self._story = story
-        self._slots: list[Process | None] = [None] * options.workers
+        self._slots: list[Process | None] = [None] * (options.workers + subscribers)
         self._by_actor: dict[Actor, Process] = {}
-        self._generations = [0] * options.workers
+        self._generations = [0] * len(self._slots)
+        self.persons = Persons(self, random.Random(f"{seed}/persons"))  # noqa: S311
         self.striker = Striker(self)
         self._broker_rng = random.Random(f"{seed}/broker")  # noqa: S311
 
@@ -114,7 +120,8 @@ class World:
 
     async def run(self, check: Callable[[World], Any]) -> None:
         """Live through the faults, then without; `check` returns the invariants that do not hold."""
-        runs = plan(random.Random(f"{self.seed}/plan"), self.options.runs)  # noqa: S311
+        drawn = draw_served if self.services is not None else draw
+        runs = plan(random.Random(f"{self.seed}/plan"), self.options.runs, drawn)  # noqa: S311
         if self.options.only_runs is not None:
             runs = [run for number, run in enumerate(runs) if number in self.options.only_runs]
         if self.expiring:
@@ -122,8 +129,9 @@ class World:
         await ensure_topics(self.broker, self.topics, self.partitions)
         load = Load(self, runs, random.Random(f"{self.seed}/load"), spread=self.options.seconds / 2)  # noqa: S311
         crash.install(self._passing)
+        helpers = self._helpers()
         try:
-            for slot in range(self.options.workers):
+            for slot in range(len(self._slots)):
                 self.later(self.rng.random() * 0.5, self.start, slot)
             for fault in self.faults.all:
                 self.later(fault.at, self.striker.strike, fault)
@@ -136,15 +144,36 @@ class World:
             if done:
                 await clients
                 await self._settle()
+                await self._rewind()
                 await self._live_on()
             else:
                 self.violations.append(
                     f"{LIVENESS_SECONDS:g} s after the last fault these runs have not come to their end: "
                     f"{', '.join(sorted(load.left)) or 'none, but something is still to be sent'}"
                 )
+            self.served = await self._what_was_served()
             self.violations += await check(self)
         finally:
             crash.install(None)
+            for helper in helpers:
+                helper.cancel()
+
+    async def _what_was_served(self) -> Served | None:
+        """What the invariants are told of subscribers."""
+        if self.services is None:
+            return None
+        struck = [fault for fault in self.faults.all if fault.number in self.faults.struck]
+        overlap = overlaps(self.subscriber_settings, struck)
+        troubles = sum(fault.kind.startswith(SUBSCRIBER) for fault in struck)
+        entries = await entries_of(self)
+        return Served(self.app.name, self.services, entries, self.ledger.tables, overlap, troubles)
+
+    def _helpers(self) -> list[asyncio.Task[None]]:
+        """Who else acts in a world with subscribers."""
+        if self.services is None:
+            return []
+        foreign = ForeignService(self, QUOTES, random.Random(f"{self.seed}/foreign"))  # noqa: S311
+        return [self.loop.create_task(one.run()) for one in (foreign, self.persons)]
 
     def _calm_down(self) -> None:
         """No more faults: clocks are right, the log is there, everybody lives."""
@@ -153,10 +182,10 @@ class World:
         self.calm_us = self.clock.now_us()
         self.faults.calm()
         self.striker.calm_down()
-        for process in self.processes:
+        for process in (*self.processes, *self.subscribers):
             process.clock.offset_us = 0
             self._thaw(process, process.freezes)
-        for slot in range(self.options.workers):
+        for slot in range(len(self._slots)):
             self.start(slot)
 
     async def _settle(self) -> None:
@@ -166,7 +195,15 @@ class World:
             await asyncio.sleep(0.1)
             if await self._at_rest():
                 return
-        self.violations.append(f"{LIVENESS_SECONDS:g} s after the end of all runs some commands have no outcome")
+        left = "" if self.services is None else await unfinished(self)
+        self.violations.append(
+            f"{LIVENESS_SECONDS:g} s after the end of all runs {left or 'some commands have no outcome'}"
+        )
+
+    async def _rewind(self) -> None:
+        """The groups of all subscribers begin again at the first message; nothing must follow from that."""
+        if self.services is not None and not self.violations:
+            self.violations += await rewind(self, self._settle)
 
     async def _live_on(self) -> None:
         """After the last run, in some worlds: old runs are forgotten, and somebody takes over what is left."""
@@ -194,9 +231,21 @@ class World:
         if sorted(partition.number for partition in served) != list(range(self.partitions)):
             return False  # or one that has not yet learned of its loss serves it too
         for partition in served:
-            if partition.applied < (await self.broker.span(self.topics.commands, partition.number)).end:
+            end = (await self.broker.span(self.topics.commands, partition.number)).end
+            if partition.applied < end and partition.applied <= self._last_command(partition.number):
                 return False
-        return not any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes)
+        if any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes):
+            return False
+        return self.services is None or not (self.persons.busy or await unfinished(self))
+
+    def _last_command(self, number: int) -> int:
+        """Ends of transactions may follow on it, where subscribers reply."""
+        offsets = [
+            record.offset
+            for record in self.broker.everything("read_committed")
+            if (record.topic, record.partition) == (self.topics.commands, number)
+        ]
+        return max(offsets, default=-1)
 
     def _look_at_lives(self) -> None:
         """Compare what is live in each worker with a dry replay of its journal."""
@@ -205,9 +254,14 @@ class World:
             self.violations += [f"at {self.loop.time():.4f}, {process.name}: {what}" for what in found]
 
     @property
-    def processes(self) -> list[Process]:
-        """Those that are alive."""
-        return [process for process in self._slots if process is not None and process.alive]
+    def processes(self) -> list[WorkerProcess]:
+        """The workers that are alive, as processes."""
+        return [process for process in self._slots if isinstance(process, WorkerProcess) and process.alive]
+
+    @property
+    def subscribers(self) -> list[SubscriberProcess]:
+        """The subscribers that are alive."""
+        return [process for process in self._slots if isinstance(process, SubscriberProcess) and process.alive]
 
     @property
     def workers(self) -> list[Worker]:
@@ -226,8 +280,8 @@ class World:
         if process is not None and process.alive:
             return
         self._generations[slot] += 1
-        process = Process(self, slot, self._generations[slot])
-        self._slots[slot] = process
+        made = WorkerProcess if slot < self.options.workers else SubscriberProcess
+        self._slots[slot] = process = made(self, slot, self._generations[slot])
         self._by_actor[process.actor] = process
         self.told(process.name, lambda: "starts")
 
@@ -247,6 +301,7 @@ class World:
     def killed(self, process: Process, seconds: float) -> None:
         """Kill -9, and another one takes the place after some seconds."""
         process.actor.kill()
+        process.gone()
         self.later(SESSION_SECONDS, self.expire, process)
         self.later(0.0 if self.calm else seconds, self.start, process.slot)
 
@@ -271,10 +326,12 @@ class World:
             process.expired = True
             self.expire(process)
 
-    def expire(self, process: Process) -> None:
-        """The group takes a member for dead."""
+    def expire(self, process: Process, only: str | None = None) -> None:
+        """Its groups take a member for dead, or that of one topic does."""
         self.told("broker", lambda: f"takes {process.name} for dead")
-        self.broker.expire(self.topics.group, self.topics.commands, process.name)
+        for group, topic in process.places():
+            if only in (None, topic):
+                self.broker.expire(group, topic, process.name)
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -288,6 +345,12 @@ class World:
             process = self._by_actor.get(current_actor())  # type: ignore[arg-type]
             if process is not None and process.actor.alive:
                 process.passing(point)
+
+    async def _called(self, when: When) -> None:
+        """A provider is called, or answers."""
+        process = self._by_actor.get(current_actor())  # type: ignore[arg-type]
+        if isinstance(process, SubscriberProcess):
+            await process.provider(when)
 
     # -- what the broker asks ------------------------------------------------------------------------------------
 
