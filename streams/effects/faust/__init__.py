@@ -1,0 +1,13 @@
+"""For teams whose services are Faust apps: codecs for our records, a driver that reads them right, effects, views."""
+
+try:
+    import faust  # noqa: F401 - an extra
+except ImportError as missing:
+    raise ImportError(
+        f"streams.effects.faust needs Faust ({missing}): pip install 'streams-engine[faust]'", name=missing.name
+    ) from missing
+
+from streams.effects.faust.codecs import CODECS, register_codecs
+from streams.effects.faust.service import make_app
+
+__all__ = ["CODECS", "make_app", "register_codecs"]
