@@ -77,6 +77,13 @@ def end(kafka: Kafka, topic: str, partition: int = 0) -> int:
         consumer.close()
 
 
+def delete_before(kafka: Kafka, topic: str, offset: int) -> None:
+    """As retention does, on a clock of its own."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for future in admin.delete_records([Place(topic, 0, offset)]).values():
+        future.result(30)
+
+
 async def until(what: Callable[[], Any], seconds: float = HANG_SECONDS) -> Any:
     """Wait until `what` is true; a guard against hangs, not a measure."""
     give_up = time.monotonic() + seconds

@@ -8,6 +8,7 @@ except ImportError as missing:
     ) from missing
 
 from streams.effects.faust.codecs import CODECS, register_codecs
-from streams.effects.faust.service import make_app
+from streams.effects.faust.live import LiveView, make_view
+from streams.effects.faust.service import make_app, run_app
 
-__all__ = ["CODECS", "make_app", "register_codecs"]
+__all__ = ["CODECS", "LiveView", "make_app", "make_view", "register_codecs", "run_app"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, NoReturn
 
 import faust
 from faust.types import TransportT
@@ -11,7 +12,7 @@ from streams.effects.faust.codecs import register_codecs
 from streams.effects.faust.driver import Transport
 from streams.errors import UsageError
 
-__all__ = ["SETTINGS", "LogTopic", "ServiceApp", "make_app"]
+__all__ = ["SETTINGS", "LogTopic", "ServiceApp", "make_app", "run_app"]
 
 SETTINGS: dict[str, Any] = {
     # A worker that was killed is missed after the session, not after Faust's 60 seconds. Brokers allow 6 s by default.
@@ -75,3 +76,12 @@ def make_app(id: str, log_url: str, **settings: Any) -> ServiceApp:
         )
     register_codecs()
     return ServiceApp(id, broker=log_url.partition("?")[0], **{**SETTINGS, **settings})
+
+
+def run_app(app: faust.App, *, loglevel: str = "WARNING") -> NoReturn:
+    """Run a worker of the app until a signal ends it, or an error with exit code 1. `faust worker` does too."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # Faust and aiokafka look for it there
+    worker = faust.Worker(app, loop=loop, loglevel=loglevel, redirect_stdouts=False)
+    worker.spinner = None
+    worker.execute_from_commandline()
