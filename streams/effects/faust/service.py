@@ -34,6 +34,7 @@ SETTINGS: dict[str, Any] = {
     "web_stats_enabled": False,
     "web_graph_enabled": False,
     "web_tables_enabled": False,
+    "web_router_enabled": False,
 }
 """What `make_app` sets, unless it is told otherwise."""
 
