@@ -4,7 +4,8 @@ from streams.authoring.app import App
 from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal
 from streams.authoring.graph import Goto, Graph, Node, Send, extend, merge
-from streams.authoring.task import Found, NotFound, Retry, Task, TaskContext, Unknown
+from streams.authoring.subscriber import EffectContext, Subscription
+from streams.authoring.task import FencingToken, Found, NotFound, Retry, Task, TaskContext, Unknown
 from streams.authoring.workflow import Workflow
 from streams.errors import (
     Cancelled,
@@ -19,6 +20,7 @@ from streams.errors import (
     StreamsError,
     TaskFailed,
     TimedOut,
+    TryAgain,
     UnknownRun,
     Withdrawn,
 )
@@ -30,8 +32,10 @@ __all__ = [
     "ChildFailed",
     "Context",
     "Effect",
+    "EffectContext",
     "Evicted",
     "Fail",
+    "FencingToken",
     "Found",
     "Goto",
     "Graph",
@@ -47,10 +51,12 @@ __all__ = [
     "Send",
     "Signal",
     "StreamsError",
+    "Subscription",
     "Task",
     "TaskContext",
     "TaskFailed",
     "TimedOut",
+    "TryAgain",
     "Unknown",
     "UnknownRun",
     "Withdrawn",

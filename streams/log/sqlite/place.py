@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from streams.embedded.file import network_filesystem, refuse_network
 from streams.errors import UsageError
 from streams.log.address import shown
 
@@ -16,15 +16,6 @@ __all__ = ["Place", "network_filesystem", "parse_url", "refuse_network"]
 SESSION_TIMEOUT_MS_DEFAULT = 3_000
 SESSION_TIMEOUT_MS_MIN = 300
 MAX_POLL_INTERVAL_MS_DEFAULT = 300_000
-
-# Write-ahead logging needs shared memory and POSIX locks that all processes see; these give one or neither.
-# fmt: off
-NETWORK_FILESYSTEMS = frozenset((
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs",
-    "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
-    "orangefs", "smb2", "smb3", "smbfs",
-))
-# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +64,3 @@ def parse_url(url: str) -> Place:
         settings["session_timeout_ms"] / 1000,
         settings["max_poll_interval_ms"] / 1000,
     )
-
-
-def refuse_network(path: str) -> None:
-    """Raise UsageError when the folder is missing or lies on a network file system."""
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise UsageError(f"the folder {folder} does not exist: create it, or choose another path for the log")
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux: nothing to ask
-        return
-    kind = network_filesystem(str(folder), mounts)
-    if kind is not None:
-        raise UsageError(
-            f"{path} is on a network file system ({kind}), where sqlite's locks do not hold and commits would be lost: "
-            "put the file on a local disk, or use kafka://HOST:PORT for several machines"
-        )
-
-
-def network_filesystem(folder: str, mounts: str) -> str | None:
-    """The type of the network file system that holds `folder`, given the text of /proc/self/mounts."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        inside = point in ("/", folder) or folder.startswith(point + "/")
-        if inside and len(point) >= len(best):  # of two mounts on one point, the later one is seen
-            best, kind = point, fields[2]
-    return kind if kind in NETWORK_FILESYSTEMS else None

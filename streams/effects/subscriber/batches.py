@@ -1,0 +1,262 @@
+"""Transactional handlers: many messages in one transaction of the ledger, and the bad one found and set apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from streams.effects.asks import VALUE_UNREADABLE
+from streams.effects.port import Entry, Settlement, Status, Verdict, Word
+from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of
+from streams.effects.subscriber.outcomes import End, How, settlement_of
+from streams.errors import LedgerError, Refused, ValueUnreadable
+from streams.kernel.bodies import Failure
+from streams.runtime import crash
+from streams.runtime.failures import plain_text
+
+if TYPE_CHECKING:
+    from streams.effects.subscriber.station import Station
+    from streams.effects.subscriber.window import Message, Window
+
+__all__ = ["Batches"]
+
+_SECOND_US = 1_000_000
+_SOONEST_SECONDS = 0.05
+
+
+class _Bad(Exception):
+    """The handler has ended one message of a batch in a way that rolls back all of it."""
+
+    def __init__(self, index: int, end: End) -> None:
+        super().__init__(index)
+        self.index = index
+        self.end = end
+
+
+class _Body:
+    """What happens inside the ledger's transaction: handlers one after another, in the order of the messages."""
+
+    def __init__(self, station: Station, batch: Sequence[Message]) -> None:
+        self._station = station
+        self._batch = batch
+        self._settlements: list[Settlement] = []
+
+    def __call__(self, connection: Any, verdicts: Sequence[Verdict]) -> Any:
+        """An awaitable for an async handler; for a plain one the outcomes themselves."""
+        self._settlements = []  # a ledger may begin its transaction once more
+        run = self._with_async if self._station.subscription.is_async else self._with_plain
+        return run(connection, verdicts)
+
+    async def _with_async(self, connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+        subscription = self._station.subscription
+        for index, message, entry in self._turns(verdicts):
+            payload = self._payload(index, message)
+            context = context_of(self._station.parts, message, entry, connection)
+            try:
+                async with asyncio.timeout(subscription.policy.timeout):
+                    value = await subscription.function(context, payload)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                raise self._bad(index, error) from error
+            except BaseException as error:
+                raise self._bad(index, error) from error
+            self._done(index, entry, value)
+        return self._settlements
+
+    def _with_plain(self, connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+        for index, message, entry in self._turns(verdicts):
+            payload = self._payload(index, message)
+            context = context_of(self._station.parts, message, entry, connection)
+            try:
+                value = self._station.subscription.function(context, payload)
+            except BaseException as error:
+                raise self._bad(index, error) from error
+            self._done(index, entry, value)
+        return self._settlements
+
+    def _turns(self, verdicts: Sequence[Verdict]) -> Iterator[tuple[int, Message, Entry]]:
+        """Those to call the handler for. Behind one that has to wait no later one of its run is carried out."""
+        stuck: set[int] = set()
+        for index, (message, verdict) in enumerate(zip(self._batch, verdicts, strict=True)):
+            queue = id(message.window.queue_of(message))
+            if verdict.word is Word.WAIT:
+                stuck.add(queue)
+            elif queue in stuck:
+                continue
+            elif verdict.word is Word.CARRY_OUT:
+                crash.passing("effect.claimed", self._station.name)
+                yield index, message, verdict.entry
+            elif verdict.word is Word.LOOK_UP:
+                self._settlements.append(_never_looked_up(self._station, verdict.entry))
+
+    def _payload(self, index: int, message: Message) -> Any:
+        try:
+            return payload_of(self._station.parts, self._station.subscription, message)
+        except (Refused, ValueUnreadable) as error:
+            failure = Failure("terminal", VALUE_UNREADABLE, plain_text(error))
+            raise _Bad(index, End(How.NEVER, failure=failure)) from error
+
+    def _bad(self, index: int, error: BaseException) -> _Bad:
+        crash.passing("effect.called", self._station.name)
+        return _Bad(index, end_of(self._station.parts, self._station.subscription, error))
+
+    def _done(self, index: int, entry: Entry, value: Any) -> None:
+        crash.passing("effect.called", self._station.name)
+        end = encoded(self._station.parts, self._station.subscription, value)
+        if end.how is How.PARK:  # here it is rolled back, and so surely not done
+            raise _Bad(index, end._replace(how=How.NEVER))
+        self._settlements.append(settlement_of(self._station.subscription, entry, end))
+
+
+def _never_looked_up(station: Station, entry: Entry) -> Settlement:
+    """A claim that another kind of handler left: the transaction cannot tell what became of it."""
+    text = f"subscriber {station.subscription.name!r} was not transactional when it was begun; look it up"
+    return Settlement(entry.key, entry.claim, Status.PARKED, error=Failure("unknown", "OUTCOME_UNKNOWN", text))
+
+
+class Batches:
+    """Carries out what is ready in transactions of the ledger; nothing is ever claimed outside one."""
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._busy = 0
+
+    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """Nothing beside it: outcomes are in the ledger when a transaction ends, and no lease outlives one."""
+        return ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a transaction is under way."""
+        return self._busy > 0
+
+    def close(self, window: Window) -> None:
+        """A transaction under way goes on to its end: what it commits is true, whoever owns the partition."""
+
+    async def run(self) -> None:
+        """Carry out for ever. A batch is what is there: nothing waits for it to become full."""
+        station = self._station
+        while True:
+            await station.wake.wait()
+            batch = self._take()
+            if not batch:
+                station.wake.clear()
+                continue
+            self._busy = len(batch)
+            await self._carry_out(batch)
+            self._busy = 0
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[Message]:
+        """What is ready, and behind each what follows under the same key."""
+        station = self._station
+        limit = station.subscription.batch
+        batch: list[Message] = []
+        while station.ready and len(batch) < limit and not station.closing:
+            first = station.ready.popleft()
+            if not first.window.open or first.asked or not station.hold(first):
+                continue
+            batch.append(first)
+            for message in islice(first.window.queue_of(first), 1, limit - len(batch) + 1):
+                if message.ask.key in station.held:
+                    break
+                station.hold(message)
+                batch.append(message)
+        return batch
+
+    async def _carry_out(self, batch: list[Message]) -> None:
+        parts_to_do = deque([batch])
+        while parts_to_do:
+            part = self._in_order(parts_to_do.popleft())
+            if not part:
+                continue
+            try:
+                verdicts = await self._transact(part, _Body(self._station, part))
+            except _Bad as bad:
+                if len(part) == 1:
+                    await self._set_apart(part[0], bad.end)
+                else:
+                    split = [part[: bad.index], [part[bad.index]], part[bad.index + 1 :]]
+                    parts_to_do.extendleft(reversed([some for some in split if some]))
+            except LedgerError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the commit refused what a handler wrote: nobody says of which
+                if len(part) == 1:
+                    end = end_of(self._station.parts, self._station.subscription, error)
+                    await self._set_apart(part[0], end)
+                else:
+                    half = len(part) // 2
+                    parts_to_do.extendleft([part[half:], part[:half]])
+            else:
+                await self._adopt(part, verdicts)
+
+    def _in_order(self, part: list[Message]) -> list[Message]:
+        """Without those that have an earlier one of their key before them which is not in this part."""
+        station = self._station
+        found: list[Message] = []
+        before: dict[int, int] = {}
+        for message in part:
+            if message.window.open:
+                queue = message.window.queue_of(message)
+                place = before.get(id(queue), 0)
+                if queue[place] is message:
+                    before[id(queue)] = place + 1
+                    found.append(message)
+                    continue
+            station.release(message)
+            station.again(message, 0.0)
+        return found
+
+    async def _transact(self, part: list[Message], body: Any) -> list[Verdict]:
+        parts = self._station.parts
+        asks = [message.ask for message in part]
+        return await parts.ask_ledger(lambda: parts.ledger.transact(asks, parts.owner, body))
+
+    async def _set_apart(self, message: Message, end: End) -> None:
+        """Everything of it was rolled back: its outcome is written alone."""
+        subscription = self._station.subscription
+
+        def settle(_: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+            (verdict,) = verdicts
+            if verdict.word is Word.CARRY_OUT:
+                return [settlement_of(subscription, verdict.entry, end)]
+            return [_never_looked_up(self._station, verdict.entry)] if verdict.word is Word.LOOK_UP else []
+
+        await self._adopt([message], await self._transact([message], settle))
+
+    async def _adopt(self, part: list[Message], verdicts: list[Verdict]) -> None:
+        station, parts = self._station, self._station.parts
+        known, now = 0, 0
+        if any(_waits(verdict) or verdict.entry.due for verdict in verdicts):
+            now = await parts.ask_ledger(parts.ledger.now_us)
+        for message, verdict in zip(part, verdicts, strict=True):
+            entry = verdict.entry
+            if verdict.word in (Word.CARRY_OUT, Word.LOOK_UP):
+                if entry.status is Status.CLAIMED:  # it stood behind one that has to wait
+                    station.release(message)
+                    station.again(message, 0.0)
+                    continue
+                due_in = None if entry.due is None else max(0.0, (entry.due - now) / _SECOND_US)
+                settlement = Settlement(
+                    entry.key, "", entry.status, response=entry.response, error=entry.error, due_in=due_in
+                )
+                station.settled(message, settlement, entry)
+            elif _waits(verdict):
+                station.release(message)
+                seconds = max(_SOONEST_SECONDS, (verdict.until - now) / _SECOND_US)
+                claimed = entry.status is Status.CLAIMED
+                station.again(message, min(seconds, parts.settings.ask_again_seconds) if claimed else seconds)
+            else:
+                known += verdict.word is not Word.CONFLICT
+                station.known(message, verdict)
+        if known:
+            parts.observer.effects_known(station.name, known)
+
+
+def _waits(verdict: Verdict) -> bool:
+    return verdict.word is Word.WAIT

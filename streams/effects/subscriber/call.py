@@ -1,0 +1,238 @@
+"""One call of a handler or of its look-up: user code under its time-out, and its end as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from streams.authoring.subscriber import EffectContext, Subscription
+from streams.authoring.task import FencingToken, Found, NotFound, Unknown
+from streams.effects.asks import VALUE_UNREADABLE
+from streams.effects.port import Entry, Verdict, Word
+from streams.effects.subscriber.outcomes import End, How
+from streams.errors import Fail, Refused, TryAgain, ValueRefused, ValueUnreadable
+from streams.kernel.bodies import Failure
+from streams.runtime import crash
+from streams.runtime.failures import failure_of, plain_text
+from streams.wire.headers import read_headers
+
+if TYPE_CHECKING:
+    from streams.effects.subscriber.parts import Parts
+    from streams.effects.subscriber.window import Message
+
+__all__ = ["Call", "context_of", "encoded", "end_of", "payload_of"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def context_of(parts: Parts, message: Message, entry: Entry, connection: Any = None) -> EffectContext:
+    """What a handler is told of this delivery."""
+    effect, record = message.effect, message.record
+    return EffectContext(
+        effect.effect_id,
+        idempotency_key=effect.idempotency_key,
+        run_id=effect.run_id,
+        workflow=effect.workflow,
+        version=effect.version,
+        fencing_token=FencingToken(effect.epoch, effect.attempt),
+        delivery=entry.deliveries,
+        headers=read_headers(record.headers) if record is not None else {},
+        at=_EPOCH + timedelta(microseconds=effect.at),
+        resources=parts.resources,
+        connection=connection,
+    )
+
+
+def payload_of(parts: Parts, subscription: Subscription[Any, Any], message: Message) -> Any:
+    """The payload as the effect's type. Raises `ValueUnreadable` or `Refused`."""
+    data, type_ = message.effect.payload, subscription.effect.type
+    value = parts.codec.decode(data)
+    if type(value) is type_:
+        return value
+    return parts.codec.decode(parts.codec.conform(data, type_))
+
+
+def encoded(parts: Parts, subscription: Subscription[Any, Any], value: Any) -> End:
+    """The result as stored data. What cannot be stored was carried out all the same."""
+    try:
+        return End(How.DONE, parts.codec.encode(value))
+    except ValueRefused as refused:
+        text = (
+            f"carried out, but the result of subscriber {subscription.name!r} cannot be stored: {plain_text(refused)}"
+        )
+        return End(How.PARK, failure=Failure("terminal", refused.code, text))
+
+
+def end_of(parts: Parts, subscription: Subscription[Any, Any], error: BaseException) -> End:
+    """What an exception of a handler says."""
+    if isinstance(error, TryAgain):
+        return End(How.NOT_DONE, failure=Failure("retryable", "TRY_AGAIN", plain_text(error)), after=error.after)
+    if isinstance(error, asyncio.CancelledError):
+        return End(How.MAYBE, failure=Failure("unknown", "HANDLER_STOPPED", "the handler was stopped"))
+    failure = failure_of(error, subscription.policy, parts.codec, parts.host.traceback)
+    if isinstance(error, ValueRefused):  # raised by code of the handler: it says nothing of the effect
+        failure = failure._replace(kind="unknown")
+    if isinstance(error, Fail) or failure.kind == "terminal":
+        return End(How.NEVER, failure=failure)
+    return End(How.MAYBE, failure=failure)
+
+
+class Call:
+    """A handler or look-up at work. `ended` is called once, when the code has really ended.
+
+    An async handler that is late is cancelled; code in a thread cannot be, nor can what swallows the cancellation. Its
+    claim is kept for as long as it lives, and what it brings then counts.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        subscription: Subscription[Any, Any],
+        message: Message,
+        verdict: Verdict,
+        ended: Callable[[Call, End | None], None],
+    ) -> None:
+        self.message = message
+        self.entry = verdict.entry
+        self.looking = verdict.word is Word.LOOK_UP
+        self.lost = False
+        """The claim is somebody else's: what this brings is not written."""
+        self.began = parts.clock.monotonic()
+        self._parts = parts
+        self._subscription = subscription
+        self._ended = ended
+        self._late = False
+        self._left = False
+        self._context = context_of(parts, message, self.entry)
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._async = subscription.is_async
+        if self.looking and subscription.reconcile is not None:
+            self._async = inspect.iscoroutinefunction(subscription.reconcile)
+
+    def start(self) -> None:
+        """Begin; the time-out counts from here."""
+        timeout = (self._subscription.looks if self.looking else self._subscription.policy).timeout
+        if timeout is not None:
+            self._expiry = self._loop.call_later(timeout, self._expire, timeout)
+        self._task = self._loop.create_task(self._main())
+
+    def lose(self) -> None:
+        """The claim is gone."""
+        self.lost = True
+        self._stop()
+
+    def leave(self) -> None:
+        """The partition is somebody else's: the claim is left as it is, unless the code comes to an end by itself."""
+        self._left = True
+        self._stop()
+
+    def _expire(self, seconds: float) -> None:
+        self._late = True
+        if not self._async:
+            what = "look-up" if self.looking else "handler"
+            self._parts.observer.message(
+                f"effect {self._subscription.effect.name}: the {what} of {self.message.ask.effect_id} has taken longer "
+                f"than {seconds:g} s. It runs in a thread, which cannot be stopped: its key waits until it ends"
+            )
+        self._stop()
+
+    def _stop(self) -> None:
+        self._context.cancelled = True
+        if self._async and self._task is not None:
+            self._task.cancel()
+
+    async def _main(self) -> None:
+        end: End | None = None
+        try:
+            end = await (self._look_up() if self.looking else self._carry_out())
+        except asyncio.CancelledError as error:
+            if self._late and not self._left:
+                text = f"it took longer than {self._subscription.policy.timeout:g} s"
+                end = End(How.MAYBE, failure=Failure("unknown", "HANDLER_TIMED_OUT", text))
+            elif not self._left:
+                end = end_of(self._parts, self._subscription, error)
+            if self.looking and end is not None:
+                end = end._replace(how=How.UNCLEAR)
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._ended(self, end)
+
+    async def _carry_out(self) -> End:
+        parts, subscription = self._parts, self._subscription
+        try:
+            payload = payload_of(parts, subscription, self.message)
+        except (Refused, ValueUnreadable) as error:
+            return End(How.NEVER, failure=Failure("terminal", VALUE_UNREADABLE, plain_text(error)))
+        try:
+            value = await self._user_code(subscription.function, payload)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is its outcome
+            end = end_of(parts, subscription, error)
+        else:
+            end = encoded(parts, subscription, value)
+        crash.passing("effect.called", subscription.effect.name)
+        return end
+
+    async def _look_up(self) -> End:
+        parts, subscription = self._parts, self._subscription
+        reconcile = subscription.reconcile
+        if reconcile is None:
+            text = "a subscriber ended in the middle of it"
+            return End(How.MAYBE, failure=self.entry.error or Failure("unknown", "SUBSCRIBER_LOST", text))
+        try:
+            payload = payload_of(parts, subscription, self.message)
+        except (Refused, ValueUnreadable) as error:
+            return End(How.PARK, failure=Failure("unknown", VALUE_UNREADABLE, plain_text(error)))
+        crash.passing("effect.looking_up", subscription.effect.name)
+        try:
+            found = await self._user_code(reconcile, payload)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a look-up that fails has told nothing
+            text = f"the look-up failed with {type(error).__name__}: {plain_text(error)}"
+            return End(How.UNCLEAR, failure=Failure("unknown", "RECONCILE_FAILED", text))
+        crash.passing("effect.looked_up", subscription.effect.name)
+        if isinstance(found, Found):
+            return encoded(parts, subscription, found.value)
+        if isinstance(found, NotFound):
+            return End(How.NOT_FOUND, failure=self.entry.error)
+        reason = found.reason if isinstance(found, Unknown) else f"it returned {type(found).__name__}"
+        return End(How.UNCLEAR, failure=Failure("unknown", "OUTCOME_UNKNOWN", f"the look-up cannot tell: {reason}"))
+
+    async def _user_code(self, function: Callable[..., Any], payload: Any) -> Any:
+        if self._async:
+            return await function(self._context, payload)
+        return await in_thread(self._parts, function, self._context, payload, name=self._subscription.name)
+
+
+async def in_thread(parts: Parts, function: Callable[..., Any], *args: Any, name: str) -> Any:
+    """Run a plain function in a thread of its own: one that hangs keeps no other from running."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error if not isinstance(error, StopIteration) else RuntimeError(repr(error)))
+
+    def work() -> None:
+        try:
+            value, error = function(*args), None
+        except BaseException as raised:  # noqa: BLE001 - goes to the loop, where it becomes the outcome
+            value, error = None, raised
+        with suppress(RuntimeError):  # the loop is closed: the subscriber is gone, and nobody asks any more
+            loop.call_soon_threadsafe(settle, value, error)
+
+    parts.host.start_thread(work, f"subscriber {name}")
+    return await future

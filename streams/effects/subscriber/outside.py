@@ -1,0 +1,211 @@
+"""Outside calls: claim what is ready, call the handlers, settle what they came to, keep the claims meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from streams.effects.port import Claim, Entry, Settlement, Status, Verdict, Word
+from streams.effects.subscriber.call import Call
+from streams.effects.subscriber.outcomes import End, settlement_of
+from streams.runtime import crash
+
+if TYPE_CHECKING:
+    from streams.effects.subscriber.station import Station
+    from streams.effects.subscriber.window import Message, Window
+
+__all__ = ["OutsideCalls"]
+
+_GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
+_SECOND_US = 1_000_000
+_SOONEST_SECONDS = 0.05
+
+
+class _Ended:
+    """A claim that has come to something."""
+
+    __slots__ = ("entry", "message", "settlement")
+
+    def __init__(self, message: Message, entry: Entry, settlement: Settlement) -> None:
+        self.message = message
+        self.entry = entry
+        self.settlement = settlement
+
+
+class OutsideCalls:
+    """Claims durably before any handler is called, so that a crash leaves a trace that is looked up."""
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._calls: dict[Message, Call] = {}
+        self._asking = 0
+        self._ended: deque[_Ended] = deque()
+        self._settling = 0
+        self._to_settle = asyncio.Event()
+        self._answered: set[str] = set()
+        """Claims that the ledger has told of, until they are settled: others of this owner were lost on their way."""
+
+    def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """The settlements, and the leases."""
+        return (self._settle_loop, self._lease_loop)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is claimed."""
+        return bool(self._calls or self._asking or self._ended or self._settling)
+
+    # -- claims --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim for ever."""
+        station, parts = self._station, self._station.parts
+        settings = parts.settings
+        while True:
+            await station.wake.wait()
+            batch = self._take()
+            if not batch:
+                station.wake.clear()
+                continue
+            asks = [message.ask for message in batch]
+            self._asking = len(batch)
+            verdicts = await parts.ask_ledger(lambda: parts.ledger.claim(asks, parts.owner, settings.lease_seconds))  # noqa: B023 - awaited here
+            self._asking = 0
+            await self._act(batch, verdicts)
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[Message]:
+        station, settings = self._station, self._station.parts.settings
+        if station.closing:
+            return []
+        slots = settings.concurrency if station.subscription.is_async else min(settings.concurrency, settings.threads)
+        room = min(settings.claims_max, slots - len(self._calls))
+        batch: list[Message] = []
+        while station.ready and len(batch) < room:
+            message = station.ready.popleft()
+            if message.window.open and station.hold(message):
+                batch.append(message)
+        return batch
+
+    async def _act(self, batch: list[Message], verdicts: list[Verdict]) -> None:
+        station = self._station
+        waits: list[tuple[Message, Verdict]] = []
+        known = 0
+        for message, verdict in zip(batch, verdicts, strict=True):
+            if verdict.word in _GRANTED:
+                self._answered.add(verdict.entry.claim)
+                self._begin(message, verdict)
+            elif verdict.word is Word.WAIT:
+                waits.append((message, verdict))
+            else:
+                known += verdict.word is not Word.CONFLICT
+                station.known(message, verdict)
+        if known:
+            station.parts.observer.effects_known(station.name, known)
+        if waits:
+            await self._wait(waits)
+
+    def _begin(self, message: Message, verdict: Verdict) -> None:
+        station = self._station
+        if not message.window.open or station.closing:
+            self._give_back(message, verdict)
+            return
+        crash.passing("effect.claimed", station.name)
+        call = Call(station.parts, station.subscription, message, verdict, self._call_ended)
+        self._calls[message] = call
+        call.start()
+
+    def _give_back(self, message: Message, verdict: Verdict) -> None:
+        """It was not begun: whoever asks next may begin at once."""
+        entry = verdict.entry
+        status = Status.UNCERTAIN if entry.looks else Status.FAILED
+        back = Settlement(entry.key, entry.claim, status, error=entry.error, due_in=0.0, returned=True)
+        self._put(_Ended(message, entry, back))
+
+    async def _wait(self, waits: list[tuple[Message, Verdict]]) -> None:
+        station, parts = self._station, self._station.parts
+        now = await parts.ask_ledger(parts.ledger.now_us)
+        for message, verdict in waits:
+            entry = verdict.entry
+            if entry.status is Status.CLAIMED and entry.owner == parts.owner and entry.claim not in self._answered:
+                # The answer to this claim was lost on its way, so nothing was begun under it.
+                self._answered.add(entry.claim)
+                self._give_back(message, verdict)
+                continue
+            station.release(message)
+            seconds = max(_SOONEST_SECONDS, (verdict.until - now) / _SECOND_US)
+            if entry.status is Status.CLAIMED:  # it may end before its lease does
+                seconds = min(seconds, parts.settings.ask_again_seconds)
+            station.again(message, seconds)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def _call_ended(self, call: Call, end: End | None) -> None:
+        message = call.message
+        del self._calls[message]
+        if end is None or call.lost:  # one that was left keeps its claim, which is known to have been begun
+            if call.lost:
+                self._answered.discard(call.entry.claim)
+            self._station.release(message)
+            self._station.again(message, 0.0)
+            return
+        settlement = settlement_of(self._station.subscription, call.entry, end)
+        self._put(_Ended(message, call.entry, settlement))
+
+    def _put(self, ended: _Ended) -> None:
+        self._ended.append(ended)
+        self._to_settle.set()
+
+    async def _settle_loop(self) -> None:
+        station, parts = self._station, self._station.parts
+        while True:
+            await self._to_settle.wait()
+            self._to_settle.clear()
+            while self._ended:
+                count = min(len(self._ended), parts.settings.claims_max)
+                batch = [self._ended.popleft() for _ in range(count)]
+                self._settling = count
+                settlements = [ended.settlement for ended in batch]
+                held = await parts.ask_ledger(lambda: parts.ledger.settle(settlements))  # noqa: B023 - awaited here
+                self._settling = 0
+                for ended, ours in zip(batch, held, strict=True):
+                    self._answered.discard(ended.entry.claim)
+                    if ours:
+                        station.settled(ended.message, ended.settlement, ended.entry)
+                    else:
+                        self._lost(ended.message)
+                await asyncio.sleep(0)
+
+    def _lost(self, message: Message) -> None:
+        """The claim was taken over, or this very settlement is written already and its answer was lost: ask again."""
+        station, ask = self._station, message.ask
+        station.parts.observer.claim_lost(station.name, ask.effect_id, ask.run_id)
+        station.release(message)
+        station.again(message, 0.0)
+
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    async def _lease_loop(self) -> None:
+        parts = self._station.parts
+        seconds = parts.settings.lease_seconds
+        while True:
+            await asyncio.sleep(seconds / 3)
+            held = [(call.message, call.entry) for call in self._calls.values() if not call.message.window.closed]
+            held += [(ended.message, ended.entry) for ended in self._ended]
+            for start in range(0, len(held), parts.settings.claims_max):
+                part = held[start : start + parts.settings.claims_max]
+                claims = [Claim(entry.key, entry.claim) for _, entry in part]
+                kept = await parts.ask_ledger(lambda: parts.ledger.extend(claims, seconds))  # noqa: B023 - awaited here
+                for (message, entry), still in zip(part, kept, strict=True):
+                    call = self._calls.get(message)
+                    if not still and call is not None and call.entry is entry and not call.lost:
+                        self._station.parts.observer.claim_lost(
+                            self._station.name, message.ask.effect_id, message.ask.run_id
+                        )
+                        call.lose()
+
+    def close(self, window: Window) -> None:
+        """What still runs for a partition that was given up is told to stop; its claims are left to the next owner."""
+        for call in [call for call in self._calls.values() if call.message.window is window]:
+            call.leave()

@@ -1,0 +1,96 @@
+"""What the parts of a subscriber share: the app, the log, the ledger, the codec, the clock, names, and settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from streams.authoring.app import App
+from streams.clock import Clock
+from streams.deadline import Deadline
+from streams.effects.port import Ledger
+from streams.effects.subscriber.settings import SubscriberSettings
+from streams.errors import LedgerUnavailable, LogUnavailable
+from streams.kernel.codec import Codec
+from streams.log.port import Log
+from streams.observer import Observer
+from streams.runtime.host import Host
+from streams.wire.topics import Topics
+
+__all__ = ["Parts"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LOG_PAUSE_SECONDS = 0.5
+
+
+class Parts:
+    """The fixed surroundings of a subscriber. `owner` names it in the ledger and differs between any two processes."""
+
+    def __init__(
+        self,
+        app: App,
+        log: Log,
+        ledger: Ledger,
+        *,
+        topics: Topics,
+        codec: Codec,
+        owner: str,
+        settings: SubscriberSettings,
+        observer: Observer,
+        clock: Clock,
+        host: Host,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.app = app
+        self.log = log
+        self.ledger = ledger
+        self.topics = topics
+        self.codec = codec
+        self.owner = owner
+        self.settings = settings
+        self.observer = observer
+        self.clock = clock
+        self.host = host
+        self.fail = fail
+        """Ends the whole subscriber because of something that no retry can mend."""
+        self.resources: Any = None
+        """What the app's lifespan yielded."""
+        self._away = False
+
+    async def ask_ledger(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the ledger is there. It is said once that it is away, and once that it is back."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                answer = await call()
+            except LedgerUnavailable as error:
+                if not self._away:
+                    self._away = True
+                    self.observer.ledger_away(self.ledger.url, str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self.settings.ledger_pause_seconds)
+            else:
+                if self._away:
+                    self._away = False
+                    self.observer.ledger_back(self.ledger.url)
+                return answer
+
+    async def ask_log(
+        self, call: Callable[[], Awaitable[T]], text: str, *, seconds: float | None = None, pause: float | None = None
+    ) -> T:
+        """Ask until the log is there, and say once that it is not. Raises `LogUnavailable` after `seconds`."""
+        deadline = None if seconds is None else Deadline(self.clock, seconds)
+        said = False
+        while True:
+            try:
+                return await call()
+            except LogUnavailable as error:
+                if deadline is not None and deadline.over:
+                    raise
+                if not said:
+                    said = True
+                    self.observer.message(f"{text}: {error}")
+                await asyncio.sleep(_LOG_PAUSE_SECONDS if pause is None else pause)

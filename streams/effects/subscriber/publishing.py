@@ -1,0 +1,256 @@
+"""Commits: replies, dead letters and the group's offsets of one effect in one transaction, fenced by the group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from streams.effects.port import Outcome
+from streams.effects.subscriber.window import Message, Stage, Window
+from streams.errors import CommitAborted, Fenced, InDoubt, LogError, SendRefused
+from streams.log.port import GroupSnapshot, NewRecord, Producer
+from streams.runtime import crash
+
+if TYPE_CHECKING:
+    from streams.effects.subscriber.station import Station
+
+__all__ = ["Publishing"]
+
+_CUT_OFF_SECONDS = 5.0
+_PAUSE_SECONDS = 0.05
+_REFUSED_SECONDS = 1.0
+_PRODUCER_SECONDS = 1.0
+
+
+class _Flight:
+    """A transaction: messages with their records, and the group's offsets before and after."""
+
+    def __init__(self, snapshot: GroupSnapshot) -> None:
+        self.snapshot = snapshot
+        self.messages: list[Message] = []
+        self.windows: dict[Window, int] = {}
+        self.bytes = 0
+
+    @property
+    def records(self) -> list[NewRecord]:
+        return [record for message in self.messages for record in message.records]
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        return {window.number: offset for window, offset in self.windows.items()}
+
+    def land(self) -> list[Outcome]:
+        """It was committed; return what is to be noted in the ledger."""
+        for message in self.messages:
+            message.stage, message.records = Stage.GONE, ()
+        for window, offset in self.windows.items():
+            window.advance(offset)
+        return [message.outcome for message in self.messages if message.outcome is not None]
+
+    def undo(self) -> None:
+        """Nothing of it was written."""
+        for message in reversed(self.messages):
+            message.stage = Stage.FINISHED
+            message.window.finished.appendleft(message)
+
+
+class Publishing:
+    """The transactions of one effect, one after another."""
+
+    def __init__(self, station: Station) -> None:
+        self.wake = asyncio.Event()
+        """Something has finished."""
+        self._station = station
+        self._lock = asyncio.Lock()
+        self._producer: Producer
+        self._producers = 0
+        self._distrusted = False
+        self._notes: deque[Outcome] = deque()
+        self._noting = 0
+        self._to_note = asyncio.Event()
+
+    async def open(self) -> None:
+        """Make the producer."""
+        self._producer = await self._new_producer()
+
+    async def close(self, doing: str = "ending") -> None:
+        """Close the producer. A commit may still run in it: whoever needs its end waits for it, or settles it."""
+        try:
+            async with asyncio.timeout(_PRODUCER_SECONDS):
+                await self._producer.close()
+        except (LogError, TimeoutError) as error:
+            reason = str(error) or f"it took longer than {_PRODUCER_SECONDS:g} s"
+            self._say(f"{doing} without having closed the producer {self._producer.id}: {reason}")
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be committed or noted."""
+        windows = [window for window in self._station.windows.values() if window.commits]
+        unsent = any(window.finished or window.prefix() > window.committed for window in windows)
+        return bool(unsent or self._lock.locked() or self._notes or self._noting)
+
+    # -- the loops -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Commit for ever, what has finished meanwhile each time."""
+        station = self._station
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            aborted: GroupSnapshot | None = None
+            async with self._lock:
+                while aborted is None:
+                    flight = self._collect(station.member.snapshot(), station.windows.values())
+                    if flight is None:
+                        break
+                    if not await self._commit(flight):
+                        aborted = flight.snapshot
+            if aborted is not None:
+                self.wake.set()
+                await station.polling.newer_snapshot(aborted)
+
+    async def note(self) -> None:
+        """Note in the ledger what is in the log, for ever."""
+        parts = self._station.parts
+        while True:
+            await self._to_note.wait()
+            self._to_note.clear()
+            while self._notes:
+                self._noting = min(len(self._notes), parts.settings.claims_max)
+                batch = [self._notes.popleft() for _ in range(self._noting)]
+                await parts.ask_ledger(lambda: parts.ledger.note_published(batch))  # noqa: B023 - awaited here
+                self._noting = 0
+
+    async def last(self, snapshot: GroupSnapshot, windows: Iterable[Window], seconds: float) -> None:
+        """Commit what is finished of partitions that are given up. Raises TimeoutError, or a `LogError`."""
+        windows = list(windows)
+        async with asyncio.timeout(seconds), self._lock:
+            while (flight := self._collect(snapshot, windows)) is not None:
+                try:
+                    await self._trust()
+                    await self._send(flight)
+                except (LogError, asyncio.CancelledError):
+                    flight.undo()
+                    raise
+                self._landed(flight)
+
+    # -- one commit ----------------------------------------------------------------------------------------------
+
+    def _collect(self, snapshot: GroupSnapshot, windows: Iterable[Window]) -> _Flight | None:
+        settings = self._station.parts.settings
+        flight = _Flight(snapshot)
+        for window in windows:
+            if not window.commits or snapshot.owned.get(window.number) != window.incarnation:
+                continue
+            begun = len(flight.messages)
+            while window.finished and len(flight.messages) < settings.commit_records:
+                message = window.finished[0]
+                size = sum(len(record.value or b"") for record in message.records)
+                if flight.messages and flight.bytes + size > settings.commit_bytes:
+                    break
+                window.finished.popleft()
+                message.stage = Stage.LEAVING
+                flight.messages.append(message)
+                flight.bytes += size
+            offset = window.prefix()
+            if offset > window.committed or len(flight.messages) > begun:
+                flight.windows[window] = offset
+        return flight if flight.windows else None
+
+    async def _commit(self, flight: _Flight) -> bool:
+        """Whether it was committed, or is taken back to be done again at once; False: after the next poll."""
+        try:
+            await self._station.parts.ask_log(self._trust, "the log takes no producer, trying again")
+            await self._station.parts.ask_log(
+                lambda: self._send(flight), "the log does not take a commit, trying again", pause=_PAUSE_SECONDS
+            )
+        except InDoubt as error:
+            self._redo(error)
+            await self._station.parts.ask_log(self._trust, "the log takes no producer, trying again")
+            if await self._was_committed(flight):
+                self._landed(flight)
+                return True
+            flight.undo()
+            return False
+        except (CommitAborted, Fenced) as error:
+            self._redo(error)
+            flight.undo()
+            return False
+        except SendRefused as error:
+            # A topic is not there any more. Nothing is dropped for that: it is made again, or the subscriber stopped.
+            self._say(f"effect {self._station.name}: replies and dead letters cannot be written: {error}")
+            flight.undo()
+            await asyncio.sleep(_REFUSED_SECONDS)
+            return False
+        except asyncio.CancelledError:
+            flight.undo()
+            raise
+        self._landed(flight)
+        return True
+
+    def _landed(self, flight: _Flight) -> None:
+        crash.passing("effect.committed", self._station.name)
+        self._notes.extend(flight.land())
+        if self._notes:
+            self._to_note.set()
+
+    async def _was_committed(self, flight: _Flight) -> bool:
+        """Whether a commit in doubt has happened: the group's offset tells, where it was to move.
+
+        Where it was not, nothing tells, and the records are written once more: a run takes the first reply and records
+        the second, and a dead letter names its message.
+        """
+        station = self._station
+        for window, offset in flight.windows.items():
+            if offset > window.committed and window.commits:
+                found = await station.parts.ask_log(
+                    lambda: station.member.committed(window.number),  # noqa: B023 - awaited here
+                    "the log does not tell the group's offset, trying again",
+                )
+                return (found or 0) >= offset
+        return False
+
+    async def _send(self, flight: _Flight) -> None:
+        """It goes on to its end even when the caller is cancelled: one that is cut off leaves the producer in doubt."""
+        task = asyncio.ensure_future(self._producer.commit(flight.snapshot, flight.records, flight.offsets))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            try:
+                await asyncio.wait([task], timeout=_CUT_OFF_SECONDS)
+            finally:  # a second cancellation may end the wait
+                if not task.done() or task.cancelled() or task.exception() is not None:
+                    task.cancel()
+                    self._distrusted = True
+            raise
+        except (Fenced, InDoubt):
+            self._distrusted = True
+            raise
+
+    # -- the producer --------------------------------------------------------------------------------------------
+
+    async def _trust(self) -> None:
+        """Throw away a producer that was fenced or left a commit in doubt; one of a new id settles it and goes on."""
+        if not self._distrusted:
+            return
+        await self.close("going on")
+        fresh = await self._new_producer()
+        try:
+            await fresh.settle([self._producer.id])
+        except BaseException:
+            await fresh.close()
+            raise
+        self._producer, self._distrusted = fresh, False
+
+    async def _new_producer(self) -> Producer:
+        self._producers += 1
+        parts = self._station.parts
+        return await parts.log.producer(f"{parts.app.name}/{parts.owner}/{self._station.name}/{self._producers}")
+
+    def _redo(self, error: LogError) -> None:
+        self._station.parts.observer.redo(f"effect {self._station.name}: {error}")
+
+    def _say(self, text: str) -> None:
+        self._station.parts.observer.message(text)
