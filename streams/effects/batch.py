@@ -9,12 +9,14 @@ from streams.effects import rules
 from streams.effects.port import Ask, Claim, Entry, Key, Outcome, Settlement, Verdict, Word
 
 __all__ = [
+    "GRANTED",
     "INSTANT_SECONDS",
     "Changes",
     "Claims",
     "concluded",
     "extended",
     "judged",
+    "keys_of",
     "noted",
     "settled",
     "with_entries",
@@ -26,7 +28,7 @@ Changes = dict[Key, Entry]
 INSTANT_SECONDS = 0.001
 """The lease inside a transaction, which itself keeps others off: only a second ask of the same call meets it."""
 
-_GRANTED = frozenset({Word.CARRY_OUT, Word.LOOK_UP})
+GRANTED = frozenset({Word.CARRY_OUT, Word.LOOK_UP})
 
 
 class Claims(NamedTuple):
@@ -36,6 +38,11 @@ class Claims(NamedTuple):
     lease_seconds: float
     now: int
     name: Callable[[], str]
+
+
+def keys_of(items: Iterable[Ask | Claim | Settlement | Outcome]) -> list[Key]:
+    """Each key once, in the order of its first mention."""
+    return list(dict.fromkeys(item.key for item in items))
 
 
 def judged(known: Mapping[Key, Entry], asks: Iterable[Ask], claims: Claims) -> tuple[list[Verdict], Changes]:
@@ -96,7 +103,7 @@ def concluded(verdicts: Sequence[Verdict], claimed: Changes, settlements: Iterab
 
     Raises ValueError for an outcome of anything that this transaction has not claimed: it could be written twice.
     """
-    granted = {verdict.entry.key for verdict in verdicts if verdict.word in _GRANTED}
+    granted = {verdict.entry.key for verdict in verdicts if verdict.word in GRANTED}
     settlements = list(settlements)
     held, changes = settled({key: claimed[key] for key in granted}, settlements, now)
     if not all(held):

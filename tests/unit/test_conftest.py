@@ -1,4 +1,4 @@
-"""The hook that fails a run of CI which has not met a real broker."""
+"""The hook that fails a run of CI which has not met a real broker and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ testpaths = ["tests"]
 markers = ["kafka: a broker", "postgres: a database"]
 """
 PLAIN = "def test_plain(): pass\n"
-REAL = "import pytest\n@pytest.mark.kafka\ndef test_real(): pass\n"
+KAFKA = "import pytest\n@pytest.mark.kafka\ndef test_kafka(): pass\n"
+POSTGRES = "import pytest\n@pytest.mark.postgres\ndef test_postgres(): pass\n"
+REAL = KAFKA + POSTGRES
 SKIPPED = "import pytest\n@pytest.mark.kafka\ndef test_real(): raise pytest.skip.Exception('no broker')\n"
 FAILING = "import pytest\n@pytest.mark.kafka\ndef test_real(): raise ValueError\n"
 
@@ -26,7 +28,9 @@ FAILING = "import pytest\n@pytest.mark.kafka\ndef test_real(): raise ValueError\
 def run(folder: Path, tests: str, *arguments: str, ci: bool = True) -> tuple[int, str]:
     (folder / "tests").mkdir()
     (folder / "pyproject.toml").write_text(PYPROJECT)
-    (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text().replace('["tests.broker"]', "[]"))
+    (folder / "tests" / "conftest.py").write_text(
+        CONFTEST.read_text().replace('["tests.broker", "tests.postgres"]', "[]")
+    )
     (folder / "tests" / "test_some.py").write_text(tests)
     environment = {name: value for name, value in os.environ.items() if name != "STREAMS_SKIPS_FAIL"}
     done = subprocess.run(
@@ -41,13 +45,18 @@ def run(folder: Path, tests: str, *arguments: str, ci: bool = True) -> tuple[int
     return done.returncode, done.stdout
 
 
-def test_a_whole_run_without_any_real_broker_fails(tmp_path: Path) -> None:
-    code, told = run(tmp_path, PLAIN)
+@pytest.mark.parametrize(
+    ("tests", "missing"),
+    [(PLAIN, {"broker", "PostgreSQL"}), (PLAIN + KAFKA, {"PostgreSQL"}), (PLAIN + POSTGRES, {"broker"})],
+)
+def test_a_whole_run_without_any_real_service_fails(tests: str, missing: set[str], tmp_path: Path) -> None:
+    code, told = run(tmp_path, tests)
     assert code == 1
-    assert "no test on a real broker has passed" in told
+    found = {service for service in ("broker", "PostgreSQL") if f"no test on a real {service} has passed" in told}
+    assert found == missing
 
 
-def test_a_whole_run_with_one_passes(tmp_path: Path) -> None:
+def test_a_whole_run_with_both_passes(tmp_path: Path) -> None:
     assert run(tmp_path, PLAIN + REAL)[0] == 0
 
 

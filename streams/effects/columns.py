@@ -1,0 +1,106 @@
+"""The columns of the table `streams_ledger`: an entry as a row, the same in every database.
+
+The names and the meaning of the columns never change: users join their own tables with them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from streams.effects.port import Entry, Key, Status
+from streams.kernel.bodies import Failure
+
+__all__ = ["COLUMNS", "entry_of", "row_of", "storable"]
+
+COLUMNS = (
+    *("app", "operation", "key"),
+    *("request_hash", "status", "effect_id", "run_id", "op", "epoch", "attempt", "place", "deliveries", "looks"),
+    *("created_at", "updated_at", "due", "owner", "claim", "lease_until", "response", "error"),
+    *("conflicts", "conflict", "resent", "operator", "published"),
+)
+
+# PostgreSQL takes no NUL in a text, and no database takes half a surrogate pair. Names and keys that the engine checked
+# hold neither, and no SUB, which marks what stands for them; so the order of legal keys stays what it was.
+_UNFIT = re.compile("[\x00\x1a\ud800-\udfff]")
+_MARKED = re.compile("\x1a([0-9a-f]{4})")
+
+
+def storable(text: str) -> str:
+    """The text as every database takes it; `_restored` gives it back."""
+    return _UNFIT.sub(lambda found: f"\x1a{ord(found[0]):04x}", text) if _UNFIT.search(text) else text
+
+
+def _restored(text: str) -> str:
+    return _MARKED.sub(lambda found: chr(int(found[1], 16)), text) if "\x1a" in text else text
+
+
+def row_of(entry: Entry) -> tuple[Any, ...]:
+    """The values of `COLUMNS`."""
+    app, operation, key = entry.key
+    return (
+        *(storable(app), storable(operation), storable(key)),
+        *(entry.request_hash, entry.status.value, storable(entry.effect_id), storable(entry.run_id)),
+        *(storable(entry.op), entry.epoch, entry.attempt, storable(entry.place), entry.deliveries, entry.looks),
+        *(entry.created_at, entry.updated_at, entry.due, storable(entry.owner), entry.claim, entry.lease_until),
+        *(entry.response, _error_out(entry.error), entry.conflicts, storable(entry.conflict)),
+        *(storable(entry.resent), storable(entry.operator), entry.published),
+    )
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The entry that a row of `COLUMNS` holds."""
+    app, operation, key, request_hash, status, effect_id, run_id, op, epoch, attempt, place, *more = row
+    deliveries, looks, created_at, updated_at, due, owner, claim, lease_until, response, error, *last = more
+    conflicts, conflict, resent, operator, published = last
+    return Entry(
+        key=Key(_restored(app), _restored(operation), _restored(key)),
+        request_hash=request_hash,
+        status=_STATUSES[status],
+        effect_id=_restored(effect_id),
+        run_id=_restored(run_id),
+        op=_restored(op),
+        epoch=epoch,
+        attempt=attempt,
+        place=_restored(place),
+        deliveries=deliveries,
+        looks=looks,
+        created_at=created_at,
+        updated_at=updated_at,
+        due=due,
+        owner=_restored(owner),
+        claim=claim,
+        lease_until=lease_until,
+        response=response,
+        error=_error_in(error),
+        conflicts=conflicts,
+        conflict=_restored(conflict),
+        resent=_restored(resent),
+        operator=_restored(operator),
+        published=bool(published),
+    )
+
+
+_STATUSES = {status.value: status for status in Status}
+
+
+def _error_out(error: Failure | None) -> str | None:
+    """JSON with everything beyond ASCII escaped, so that any message of any exception can be stored."""
+    if error is None:
+        return None
+    parts: dict[str, str] = {"kind": error.kind, "code": error.code, "message": error.message}
+    if error.details is not None:
+        parts["details"] = error.details.decode("latin-1")
+    return json.dumps(parts)
+
+
+def _error_in(text: str | None) -> Failure | None:
+    if text is None:
+        return None
+    parts = json.loads(text)
+    details = parts.get("details")
+    return Failure(
+        parts["kind"], parts["code"], parts["message"], None if details is None else details.encode("latin-1")
+    )

@@ -1,0 +1,187 @@
+"""What the ledger says to PostgreSQL: a call's entries travel as one parameter, so a batch is few round trips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from psycopg import AsyncCursor
+from psycopg.rows import tuple_row
+
+from streams.effects.columns import COLUMNS, entry_of, row_of, storable
+from streams.effects.port import Entry, Key, Query
+from streams.effects.postgres.server import Connection
+
+__all__ = ["CHANGING", "Found", "clean", "clock", "delete", "digest", "insert", "listed", "lock", "read", "write"]
+
+BYTES_MAX = 8_000_000
+"""Of one parameter: a batch of large responses goes in several."""
+
+_TYPES = dict.fromkeys(COLUMNS, "text") | dict.fromkeys(
+    ("epoch", "attempt", "deliveries", "looks", "created_at", "updated_at", "due", "lease_until", "conflicts"), "bigint"
+)
+_TYPES |= {"request_hash": "bytea", "response": "bytea", "published": "boolean"}
+_FIXED = frozenset({"app", "operation", "key", "request_hash", "effect_id", "run_id", "op", "created_at"})
+"""Never changed after the entry was made."""
+
+_ALL = ", ".join(COLUMNS)
+_ALL_BUT_RESPONSE = _ALL.replace(" response,", " NULL::bytea AS response,")
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+CHANGING = tuple(column for column in COLUMNS if column not in _FIXED)
+
+
+def _records(columns: Iterable[str]) -> str:
+    """A table from one parameter. Arrays, a column each, would be taken apart in Python, at five times the cost."""
+    return f"json_to_recordset(%s::json) AS x(hash bytea, {', '.join(f'{c} {_TYPES[c]}' for c in columns)})"
+
+
+# fmt: off
+_CLOCK = f"SELECT {_NOW}, (extract(epoch FROM transaction_timestamp()) * 1000000)::bigint"
+_READ = f"""
+    SELECT clock.now, {_ALL} FROM (SELECT {_NOW} AS now) AS clock
+    LEFT JOIN streams_ledger ON hash = ANY(%b::bytea[])
+"""
+_INSERT = f"""
+    INSERT INTO streams_ledger (hash, {_ALL})
+    SELECT hash, {_ALL} FROM {_records(COLUMNS)} ORDER BY hash
+    ON CONFLICT (hash) DO NOTHING RETURNING hash
+"""
+_CLEAN = """
+    DELETE FROM streams_ledger WHERE hash IN (
+        SELECT hash FROM streams_ledger
+        WHERE app = %s AND operation = %s AND created_at <= %s AND updated_at <= %s
+            AND (status = 'done' OR (status = 'failed' AND due IS NULL))
+        LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+# fmt: on
+
+
+class Found(NamedTuple):
+    """Entries, and the server's clock after they were read."""
+
+    entries: dict[Key, Entry]
+    now: int
+
+
+def digest(key: Key) -> bytes:
+    """The primary key of an entry. Never change it: it is how entries of old releases are found."""
+    app, operation, name = map(storable, key)
+    return sha256(f"{len(app)}:{app}{len(operation)}:{operation}{name}".encode()).digest()
+
+
+async def clock(connection: Connection) -> tuple[int, int]:
+    """The server's clock, and when the transaction began, which tells one of a connection from another."""
+    row = await (await _execute(connection, _CLOCK)).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def read(connection: Connection, keys: Iterable[Key]) -> Found:
+    """Those of the keys that are known, as they are at this moment."""
+    rows = await (await _execute(connection, _READ, list(map(digest, keys)))).fetchall()
+    return Found({entry.key: entry for entry in (entry_of(row[1:]) for row in rows if row[1] is not None)}, rows[0][0])
+
+
+async def lock(connection: Connection, keys: Iterable[Key], *, responses: bool) -> Found:
+    """Those of the keys that are known, kept from everybody else until the transaction ends.
+
+    Always in the same order, or two calls that share keys would wait for each other.
+    """
+    columns = _ALL if responses else _ALL_BUT_RESPONSE
+    statement = f"SELECT {columns} FROM streams_ledger WHERE hash = ANY(%b::bytea[]) ORDER BY hash FOR UPDATE"
+    async with connection.pipeline():
+        locked = await _execute(connection, statement, list(map(digest, keys)))
+        timed = await _execute(connection, _CLOCK)  # after the wait for the locks
+        rows, time = await locked.fetchall(), await timed.fetchone()
+    assert time is not None
+    return Found({entry.key: entry for entry in map(entry_of, rows)}, time[0])
+
+
+async def insert(connection: Connection, entries: Mapping[Key, Entry]) -> set[Key]:
+    """Write entries under unknown keys; which of them were so still. Waits for others that just do the same."""
+    if not entries:
+        return set()
+    keys = {digest(key): key for key in entries}
+    records = [_record(hash_, entries[key], COLUMNS) for hash_, key in keys.items()]
+    rows = await (await _execute(connection, _INSERT, _json(records))).fetchall()
+    return {keys[hash_] for (hash_,) in rows}
+
+
+async def write(connection: Connection, entries: Iterable[Entry], columns: tuple[str, ...] = CHANGING) -> None:
+    """Write these columns of entries that are locked."""
+    assignments = ", ".join(f"{column} = x.{column}" for column in columns)
+    statement = f"UPDATE streams_ledger AS l SET {assignments} FROM {_records(columns)} WHERE l.hash = x.hash"
+    for part in _parts(entries):
+        await _execute(connection, statement, _json([_record(digest(entry.key), entry, columns) for entry in part]))
+
+
+async def delete(connection: Connection, keys: Iterable[Key]) -> None:
+    """Take back what this transaction has inserted."""
+    if hashes := list(map(digest, keys)):
+        await _execute(connection, "DELETE FROM streams_ledger WHERE hash = ANY(%b::bytea[])", hashes)
+
+
+async def clean(connection: Connection, app: str, operation: str, until: int, limit: int) -> int:
+    """Delete final entries that have not changed since; how many."""
+    return (await _execute(connection, _CLEAN, storable(app), storable(operation), until, until, limit)).rowcount
+
+
+async def listed(connection: Connection, query: Query) -> list[Entry]:
+    """A page of entries. Beginnings of keys are compared too, since those are what the index holds."""
+    conditions, values = ["true"], list[Any]()
+    for column, wanted in (("app", query.app), ("operation", query.operation), ("run_id", query.run_id)):
+        if wanted is not None:
+            conditions.append(f"{column} = %s")
+            values.append(storable(wanted))
+    if query.statuses:
+        conditions.append("status = ANY(%s)")
+        values.append([status.value for status in query.statuses])
+        if "done" not in query.statuses:
+            conditions.append("status <> 'done'")  # so that the planner sees that the small index will do
+    if query.after is not None:
+        app, operation, key = map(storable, query.after)
+        conditions.append("(app, operation, left(key, 200)) >= (%s, %s, left(%s, 200))")
+        conditions.append("(app, operation, key) > (%s, %s, %s)")
+        values += (app, operation, key) * 2
+    statement = (
+        f"SELECT {_ALL} FROM streams_ledger WHERE {' AND '.join(conditions)} "
+        "ORDER BY app, operation, left(key, 200), key LIMIT %s"
+    )
+    rows = await (await _execute(connection, statement, *values, query.limit)).fetchall()
+    return list(map(entry_of, rows))
+
+
+async def _execute(connection: Connection, statement: str, *values: Any) -> AsyncCursor[tuple[Any, ...]]:
+    # A cursor of its own kind: a handler may have given the connection another form of rows.
+    cursor = connection.cursor(binary=True, row_factory=tuple_row)
+    return await cursor.execute(statement.encode(), values)
+
+
+def _record(hash_: bytes, entry: Entry, columns: Iterable[str]) -> dict[str, Any]:
+    row = dict(zip(COLUMNS, row_of(entry), strict=True))
+    values = {column: row[column] for column in columns}
+    return {name: _hex(value) if isinstance(value, bytes) else value for name, value in values.items()} | {
+        "hash": _hex(hash_)
+    }
+
+
+def _hex(value: bytes) -> str:
+    return f"\\x{value.hex()}"
+
+
+def _json(records: list[dict[str, Any]]) -> str:
+    return json.dumps(records, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    part, size = list[Entry](), 0
+    for entry in entries:
+        part.append(entry)
+        size += 2 * len(entry.response or b"") + len(entry.conflict) + 1_000
+        if size > BYTES_MAX:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
