@@ -24,6 +24,8 @@ SETTINGS: dict[str, Any] = {
     "broker_commit_interval": 1.0,
     # A rebalance must not wait for a provider that is slow: what was not finished is delivered to the next owner.
     "stream_wait_empty": False,
+    # An agent that raises ends the worker, which is seen; restarted in place it would go on behind what it left.
+    "agent_supervisor": "mode.CrashingSupervisor",
     "processing_guarantee": "at_least_once",
     "consumer_auto_offset_reset": "earliest",
     "table_standby_replicas": 0,

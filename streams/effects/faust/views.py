@@ -133,7 +133,9 @@ def _waiting(op: OpState, codec: ValueCodec) -> dict[str, Any]:
 
 
 def _iso(us: int) -> str | None:
-    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z") if us else None
+    return (
+        (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z") if us else None
+    )
 
 
 class ViewCodec(codecs.Codec):
