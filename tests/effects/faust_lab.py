@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -17,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from streams.dev import Kafka
 
 HANG_SECONDS = 60.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def in_loop(case: Callable[..., Any]) -> Callable[..., None]:
@@ -102,3 +108,50 @@ async def serving(app: Any):
         yield app
     finally:
         await asyncio.wait_for(app.stop(), 30)
+
+
+class Service(NamedTuple):
+    """A service beside the test."""
+
+    process: subprocess.Popen[str]
+    group: str
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code, and all that it wrote on the error output."""
+        _, text = self.process.communicate(timeout=HANG_SECONDS)
+        return self.process.returncode, "".join(line for line in text.splitlines(True) if not NOISE.search(line))
+
+
+NOISE = re.compile(r"Coordinator|coordinator|Heartbeat|rebalanc|NotLeaderForPartition|UnknownTopicOrPartition")
+"""What aiokafka says of a broker that has just begun, and of groups that move."""
+
+
+@contextmanager
+def start(role: str, *, group: str, environ: Mapping[str, str] | None = None, **options: Any) -> Iterator[Service]:
+    """A service of `faust_service.py`. Warnings are shown, so that a test sees them."""
+    command = [sys.executable, "-W", "default", "-m", "tests.effects.faust_service", role, "--group", group]
+    for name, value in options.items():
+        command += [f"--{name}", str(value)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **(environ or {})}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield Service(process, group)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text("utf-8").splitlines()
+
+
+def wait_for(what: Callable[[], Any], seconds: float = HANG_SECONDS) -> Any:
+    """As `until`, in a test that has no loop."""
+    give_up = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < give_up, f"still not after {seconds} s"
+        time.sleep(0.1)
+    return found

@@ -16,7 +16,7 @@ def note(out: str, line: str) -> None:
 
 def collect(options: argparse.Namespace) -> None:
     """Write down what is read, a line each."""
-    app = make_app(options.group, options.log, web_enabled=False, broker_commit_interval=0.2)
+    app = make_app(options.group, options.log, web_enabled=False, broker_commit_interval=0.2, **TIMES[options.times])
 
     @app.agent(app.log_topic(options.topic))
     async def read(stream):
@@ -26,6 +26,10 @@ def collect(options: argparse.Namespace) -> None:
     sys.exit(run_app(app))
 
 
+TIMES = {
+    "ours": {},
+    "stock": {"broker_session_timeout": 60.0, "broker_heartbeat_interval": 3.0, "broker_request_timeout": 90.0},
+}
 ROLES = {"collect": collect}
 
 
@@ -36,6 +40,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic")
     parser.add_argument("--out")
+    parser.add_argument("--times", choices=sorted(TIMES), default="ours")
     options = parser.parse_args()
     ROLES[options.role](options)
 

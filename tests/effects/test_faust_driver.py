@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import faust
 import pytest
@@ -11,8 +16,21 @@ from faust.transport.drivers import aiokafka as stock
 
 from streams.dev import Kafka
 from streams.effects.faust import driver, make_app
-from streams.errors import LogDamaged
-from tests.effects.faust_lab import Writer, committed, delete_before, end, fresh, in_loop, make_topic, serving, until
+from tests.effects.faust_lab import (
+    Service,
+    Writer,
+    committed,
+    delete_before,
+    end,
+    fresh,
+    in_loop,
+    lines,
+    make_topic,
+    serving,
+    start,
+    until,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -132,26 +150,65 @@ async def test_a_restart_goes_on_where_the_last_one_ended(kafka: Kafka, more: in
     assert seen == [b"later %d" % number for number in range(more)] + [b"last"]
 
 
-@in_loop
-async def test_deleted_messages_that_were_never_taken_stop_the_service(kafka: Kafka) -> None:
+def test_deleted_messages_that_were_never_taken_stop_the_service(kafka: Kafka, tmp_path: Path) -> None:
     topic = story(kafka)
-    group = fresh("late-")
-    app, seen = reader(kafka, topic, driver.Consumer, id=group)
-    async with serving(app):
-        await until(lambda: committed(kafka, group, topic) == end(kafka, topic))
-    app, seen = reader(kafka, topic, driver.Consumer, id=group)
+    out = tmp_path / "out"
+    out.touch()
+    service = partial(start, "collect", log=kafka.url, group=fresh("late-"), topic=topic, out=out)
+    with service() as first:
+        wait_for(lambda: len(lines(out)) == 6)
+        wait_for(lambda: committed(kafka, first.group, topic) == end(kafka, topic))
+        first.process.terminate()
+        assert first.ended() == (0, "")
     Writer(kafka, topic).write([b"lost", b"lost too", b"kept"])
     delete_before(kafka, topic, end(kafka, topic) - 2)
-    failures: list[BaseException] = []
+    with service(group=first.group) as second:
+        code, text = second.ended()
+    assert code == 1
+    assert "messages were deleted before they were taken" in text
+    assert len(lines(out)) == 6
 
-    async def crash(reason: BaseException) -> None:
-        failures.append(reason)
 
-    app.crash = crash
-    app.finalize()
-    await app.start()
-    await until(lambda: failures)
-    await asyncio.wait_for(app.stop(), 30)
-    assert isinstance(failures[0], LogDamaged)
-    assert "messages were deleted before they were taken" in str(failures[0])
-    assert seen == []
+class Pair(NamedTuple):
+    """Two workers of one group, a partition each."""
+
+    topic: str
+    killed: Service
+    survivor: Service
+    out: Path
+
+
+@contextmanager
+def pair(kafka: Kafka, folder: Path, times: str) -> Iterator[Pair]:
+    topic, group = fresh(f"{times}-"), fresh(f"{times}-")
+    make_topic(kafka, topic, 2)
+    outs = [folder / f"{times}{number}" for number in range(2)]
+    for out in outs:
+        out.touch()
+    service = partial(start, "collect", log=kafka.url, group=group, topic=topic, times=times)
+    with service(out=outs[0]) as first, service(out=outs[1]) as second:
+        writer = Writer(kafka, topic)
+
+        def both() -> bool:
+            for partition in range(2):
+                writer.write([b"before"], partition=partition)
+            return all(lines(out) for out in outs)
+
+        wait_for(both)
+        yield Pair(topic, first, second, outs[1])
+
+
+def test_a_killed_worker_is_replaced_within_fifteen_seconds_only_with_short_time_outs(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """With Faust's own, the others of a group wait a minute for one that is gone."""
+    with pair(kafka, tmp_path, "ours") as ours, pair(kafka, tmp_path, "stock") as stock:
+        began = time.monotonic()
+        for each in (ours, stock):
+            each.killed.process.kill()
+            for partition in range(2):
+                Writer(kafka, each.topic).write([b"after"], partition=partition)
+        while time.monotonic() < began + 15:
+            time.sleep(0.1)
+        assert lines(ours.out).count("after") == 2
+        assert lines(stock.out).count("after") < 2
