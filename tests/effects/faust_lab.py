@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from streams.dev import Kafka
+from streams.wire.records import EffectMessage
 
 HANG_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,14 @@ def in_loop(case: Callable[..., Any]) -> Callable[..., None]:
 
 def fresh(stem: str) -> str:
     return f"{stem}{uuid4().hex[:8]}"
+
+
+def effect(number: int, payload: str = "{}", *, key: str = "", run: str = "r", attempt: int = 1) -> EffectMessage:
+    """A message of the outbox; of an attempt above 0 a reply is awaited."""
+    op = str(number) if attempt else ""
+    return EffectMessage(
+        f"{run}@0/{number}", run, "pay", payload.encode(), key or f"key{number}", 1, 5, "flow", 1, op, attempt
+    )
 
 
 def make_topic(kafka: Kafka, name: str, partitions: int = 1) -> None:

@@ -1,7 +1,9 @@
 """For teams whose services are Faust apps: codecs for our records, a driver that reads them right, effects, views."""
 
 try:
-    import faust  # noqa: F401 - an extra
+    import aiohttp  # noqa: F401 - an extra
+    import aiokafka  # noqa: F401 - the same
+    import faust  # noqa: F401 - the same
 except ImportError as missing:
     raise ImportError(
         f"streams.effects.faust needs Faust ({missing}): pip install 'streams-engine[faust]'", name=missing.name
