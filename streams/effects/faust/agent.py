@@ -133,6 +133,7 @@ class EffectAgent(Generic[E, Y]):
         """Replies and dead letters leave outside of any transaction, so after a crash perhaps twice, and never not."""
         for record in carried.records:
             await self._send(record)
+        crash.passing("effect.committed", self.subscription.effect.name)
         if carried.outcome is not None:
             parts, outcomes = self._parts, [carried.outcome]
             await parts.ask_ledger(lambda: parts.ledger.note_published(outcomes))
