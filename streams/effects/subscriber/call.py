@@ -109,18 +109,19 @@ class Call:
         self._left = False
         self._context = context_of(parts, message, self.entry)
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._async = subscription.is_async
+        self.stoppable = subscription.is_async
+        """Whether it can be told to stop; a thread cannot."""
         if self.looking and subscription.reconcile is not None:
-            self._async = inspect.iscoroutinefunction(subscription.reconcile)
+            self.stoppable = inspect.iscoroutinefunction(subscription.reconcile)
 
     def start(self) -> None:
         """Begin; the time-out counts from here."""
         timeout = (self._subscription.looks if self.looking else self._subscription.policy).timeout
         if timeout is not None:
             self._expiry = self._loop.call_later(timeout, self._expire, timeout)
-        self._task = self._loop.create_task(self._main())
+        self.task = self._loop.create_task(self._main())
 
     def lose(self) -> None:
         """The claim is gone."""
@@ -134,7 +135,7 @@ class Call:
 
     def _expire(self, seconds: float) -> None:
         self._late = True
-        if not self._async:
+        if not self.stoppable:
             what = "look-up" if self.looking else "handler"
             self._parts.observer.message(
                 f"effect {self._subscription.effect.name}: the {what} of {self.message.ask.effect_id} has taken longer "
@@ -144,8 +145,8 @@ class Call:
 
     def _stop(self) -> None:
         self._context.cancelled = True
-        if self._async and self._task is not None:
-            self._task.cancel()
+        if self.stoppable and self.task is not None:
+            self.task.cancel()
 
     async def _main(self) -> None:
         end: End | None = None
@@ -184,9 +185,9 @@ class Call:
     async def _look_up(self) -> End:
         parts, subscription = self._parts, self._subscription
         reconcile = subscription.reconcile
-        if reconcile is None:
-            text = "a subscriber ended in the middle of it"
-            return End(How.MAYBE, failure=self.entry.error or Failure("unknown", "SUBSCRIBER_LOST", text))
+        lost = Failure("unknown", "SUBSCRIBER_LOST", "a subscriber ended in the middle of it")
+        if reconcile is None:  # nothing but a claim that is over leads here
+            return End(How.MAYBE, failure=lost)
         try:
             payload = payload_of(parts, subscription, self.message)
         except (Refused, ValueUnreadable) as error:
@@ -203,12 +204,12 @@ class Call:
         if isinstance(found, Found):
             return encoded(parts, subscription, found.value)
         if isinstance(found, NotFound):
-            return End(How.NOT_FOUND, failure=self.entry.error)
+            return End(How.NOT_FOUND, failure=self.entry.error or lost)
         reason = found.reason if isinstance(found, Unknown) else f"it returned {type(found).__name__}"
         return End(How.UNCLEAR, failure=Failure("unknown", "OUTCOME_UNKNOWN", f"the look-up cannot tell: {reason}"))
 
     async def _user_code(self, function: Callable[..., Any], payload: Any) -> Any:
-        if self._async:
+        if self.stoppable:
             return await function(self._context, payload)
         return await in_thread(self._parts, function, self._context, payload, name=self._subscription.name)
 
