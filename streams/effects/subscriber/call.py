@@ -109,19 +109,23 @@ class Call:
         self._left = False
         self._context = context_of(parts, message, self.entry)
         self._loop = asyncio.get_running_loop()
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self.stoppable = subscription.is_async
-        """Whether it can be told to stop; a thread cannot."""
+        self._async = subscription.is_async
         if self.looking and subscription.reconcile is not None:
-            self.stoppable = inspect.iscoroutinefunction(subscription.reconcile)
+            self._async = inspect.iscoroutinefunction(subscription.reconcile)
+
+    @property
+    def stopping(self) -> asyncio.Task[None] | None:
+        """What comes to its end soon because it was told to; nothing where that helps nothing, as with a thread."""
+        return self._task if self._async and self._context.cancelled else None
 
     def start(self) -> None:
         """Begin; the time-out counts from here."""
         timeout = (self._subscription.looks if self.looking else self._subscription.policy).timeout
         if timeout is not None:
             self._expiry = self._loop.call_later(timeout, self._expire, timeout)
-        self.task = self._loop.create_task(self._main())
+        self._task = self._loop.create_task(self._main())
 
     def lose(self) -> None:
         """The claim is gone."""
@@ -135,7 +139,7 @@ class Call:
 
     def _expire(self, seconds: float) -> None:
         self._late = True
-        if not self.stoppable:
+        if not self._async:
             what = "look-up" if self.looking else "handler"
             self._parts.observer.message(
                 f"effect {self._subscription.effect.name}: the {what} of {self.message.ask.effect_id} has taken longer "
@@ -145,8 +149,8 @@ class Call:
 
     def _stop(self) -> None:
         self._context.cancelled = True
-        if self.stoppable and self.task is not None:
-            self.task.cancel()
+        if self._async and self._task is not None:
+            self._task.cancel()
 
     async def _main(self) -> None:
         end: End | None = None
@@ -209,7 +213,7 @@ class Call:
         return End(How.UNCLEAR, failure=Failure("unknown", "OUTCOME_UNKNOWN", f"the look-up cannot tell: {reason}"))
 
     async def _user_code(self, function: Callable[..., Any], payload: Any) -> Any:
-        if self.stoppable:
+        if self._async:
             return await function(self._context, payload)
         return await in_thread(self._parts, function, self._context, payload, name=self._subscription.name)
 

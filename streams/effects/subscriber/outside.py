@@ -208,7 +208,7 @@ class OutsideCalls:
 
     async def end(self) -> None:
         """Let handlers that were cancelled come to their end, while what they use is still open."""
-        stopping = [call.task for call in self._calls.values() if call.stoppable and call.task is not None]
+        stopping = [task for call in self._calls.values() if (task := call.stopping) is not None]
         if stopping:
             await asyncio.wait(stopping, timeout=_END_SECONDS)
 

@@ -150,7 +150,7 @@ class Publishing:
                     await self._trust()
                     await self._send(flight)
                 except (LogError, asyncio.CancelledError):
-                    self._undo(flight)
+                    flight.undo()
                     raise
                 self._landed(flight)
 
@@ -190,11 +190,11 @@ class Publishing:
             if await self._was_committed(flight):
                 self._landed(flight)
                 return True
-            self._undo(flight)
+            flight.undo()
             return False
         except (CommitAborted, Fenced) as error:
             self._redo(error)
-            self._undo(flight)
+            flight.undo()
             return False
         except SendRefused as error:
             # A topic is not there any more. Nothing is dropped for that: it is made again, or the subscriber stopped.
@@ -202,11 +202,11 @@ class Publishing:
             if text != self._refused:
                 self._refused = text
                 self._say(text)
-            self._undo(flight)
+            flight.undo()
             await asyncio.sleep(_REFUSED_SECONDS)
             return False
         except asyncio.CancelledError:
-            self._undo(flight)
+            flight.undo()
             raise
         self._landed(flight)
         return True
@@ -216,13 +216,6 @@ class Publishing:
         self._notes.extend(flight.land())
         if self._notes:
             self._to_note.set()
-
-    def _undo(self, flight: _Flight) -> None:
-        """What was given up meanwhile is published by its next owner, which may be this subscriber."""
-        flight.undo()
-        self.pending.difference_update(
-            message.outcome for message in flight.messages if message.window.closed and message.outcome is not None
-        )
 
     async def _was_committed(self, flight: _Flight) -> bool:
         """Whether a commit in doubt has happened: the group's offset tells, where it was to move.
