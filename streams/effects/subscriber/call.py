@@ -105,6 +105,7 @@ class Call:
         self._parts = parts
         self._subscription = subscription
         self._ended = ended
+        self._begun = False
         self._late = False
         self._left = False
         self._context = context_of(parts, message, self.entry)
@@ -152,12 +153,15 @@ class Call:
 
     def _stop(self) -> None:
         self._context.cancelled = True
-        if self._async and self._task is not None:
-            self._task.cancel()
+        if self._async and self._task is not None and self._begun:
+            self._task.cancel()  # a task that is cancelled before its first step would never tell of its end
 
     async def _main(self) -> None:
+        self._begun = True
         end: End | None = None
         try:
+            if self._context.cancelled:
+                raise asyncio.CancelledError
             end = await (self._look_up() if self.looking else self._carry_out())
         except asyncio.CancelledError as error:
             if self._late and not self._left:
