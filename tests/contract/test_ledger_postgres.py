@@ -145,6 +145,27 @@ class TestLostAnswers(PostgresConfig):
             assert (proxy.cut, verdict.word) == (1, Word.CARRY_OUT)
 
 
+async def until_settled(ledger: Ledger, verdict) -> bool:
+    while True:
+        try:
+            return await ledger.settle([done(verdict)]) == [True]
+        except LedgerUnavailable:
+            await asyncio.sleep(0.1)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has started, which for PostgreSQL are its connections and its helpers."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
 @pytest.mark.slow
 class TestRestarts:
     """The server is stopped, killed, frozen."""
@@ -164,10 +185,35 @@ class TestRestarts:
             assert await asyncio.wait_for(until_settled(ledger, verdicts[0]), 60)
             await ledger.close()
 
-        async def until_settled(ledger: Ledger, verdict) -> bool:
+        asyncio.run(body())
+
+    def test_a_server_that_is_frozen_is_given_up_and_found_again(self, own_postgres: Postgres):
+        async def body() -> None:
+            ledger = await open_postgres_ledger(f"{own_postgres.url}?connect_timeout=2")
+            await ledger.migrate()
+            verdict = await claim_one(ledger, ask("k"))
+            frozen = [own_postgres.pid, *children_of(own_postgres.pid)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ledger._server._pool, "timeout", 2.0)
+                patch.setattr(server, "ANSWER_SECONDS", 1.0)
+                try:
+                    for pid in frozen:
+                        os.kill(pid, signal.SIGSTOP)
+                    for work in (ledger.settle([done(verdict)]), ledger.now_us()):
+                        with pytest.raises(LedgerUnavailable):
+                            await work
+                finally:
+                    for pid in frozen:
+                        os.kill(pid, signal.SIGCONT)
+            async with asyncio.timeout(60):
+                while (await until_answered(ledger)).word is not Word.DONE:
+                    await until_settled(ledger, verdict)
+            await ledger.close()
+
+        async def until_answered(ledger: Ledger):
             while True:
                 try:
-                    return await ledger.settle([done(verdict)]) == [True]
+                    return await claim_one(ledger, ask("k"))
                 except LedgerUnavailable:
                     await asyncio.sleep(0.1)
 

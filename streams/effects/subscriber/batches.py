@@ -129,8 +129,11 @@ class Batches:
         self._busy = 0
 
     def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Nothing beside it: outcomes are in the ledger when a transaction ends, and no lease outlives one."""
-        return ()
+        """More transactions beside the first: while one waits for the database, another one works.
+
+        Outcomes are in the ledger when a transaction ends, and no lease outlives one.
+        """
+        return (self.run,) * (self._station.parts.settings.transactions - 1)
 
     @property
     def busy(self) -> bool:
@@ -139,6 +142,9 @@ class Batches:
 
     def close(self, window: Window) -> None:
         """A transaction under way goes on to its end: what it commits is true, whoever owns the partition."""
+
+    async def end(self) -> None:
+        """Nothing is left: a transaction is broken off with its loop, and rolled back."""
 
     async def run(self) -> None:
         """Carry out for ever. A batch is what is there: nothing waits for it to become full."""
@@ -149,9 +155,9 @@ class Batches:
             if not batch:
                 station.wake.clear()
                 continue
-            self._busy = len(batch)
+            self._busy += 1
             await self._carry_out(batch)
-            self._busy = 0
+            self._busy -= 1
             await asyncio.sleep(0)
 
     def _take(self) -> list[Message]:
