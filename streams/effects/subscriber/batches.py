@@ -110,7 +110,7 @@ class _Body:
 
     def _done(self, index: int, entry: Entry, value: Any) -> None:
         crash.passing("effect.called", self._station.name)
-        end = encoded(self._station.parts, self._station.subscription, value)
+        end = encoded(self._station.parts, self._station.subscription, self._batch[index], value)
         if end.how is How.PARK:  # here it is rolled back, and so surely not done
             self.bad = index, end._replace(how=How.NEVER)
             raise _RolledBack
