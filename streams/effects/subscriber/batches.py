@@ -223,7 +223,11 @@ class Batches:
                 return [settlement_of(subscription, verdict.entry, end)]
             return [_never_looked_up(self._station, verdict.entry)] if verdict.word is Word.LOOK_UP else []
 
-        await self._adopt([message], await self._transact([message], settle))
+        async def settle_async(connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+            return settle(connection, verdicts)
+
+        body = settle_async if subscription.is_async else settle  # as its ledger calls handlers
+        await self._adopt([message], await self._transact([message], body))
 
     async def _adopt(self, part: list[Message], verdicts: list[Verdict]) -> None:
         station, parts = self._station, self._station.parts
