@@ -129,7 +129,8 @@ def _entry(ledger: Mapping[str, Any]) -> Text:
     text = plain(f"ledger: {ledger['status']}", style)
     tries = f", try {ledger['deliveries']}" if ledger["deliveries"] != 1 else ""
     due = f", due {local_time(ledger['due'], '%H:%M:%S')}" if ledger["due"] else ""
-    owner = f", by {ledger['owner']}" if ledger["owner"] else ""
+    lease = local_time(ledger["lease_until"], "%H:%M:%S")
+    owner = f", by {ledger['owner']} until {lease}" if ledger["owner"] else ""
     error = f", {error_text(ledger['error']['code'], ledger['error']['message'])}" if ledger["error"] else ""
     return Text.assemble("; ", text, plain(f"{owner}{tries}{due}{error}"))
 

@@ -8,11 +8,13 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from streams.dev import Kafka
 from streams.log.sqlite import open_sqlite
+from streams.wire.topics import topics_of
 from tests.system.streams_process import HANG_SECONDS, Done, Streams, streams
 
 APP = """
@@ -57,9 +59,11 @@ class Desk:
 
     def __init__(self, folder: Path, log: str, ledger: str) -> None:
         self.folder = folder
-        self.environment = {"STREAMS_LOG": log, "STREAMS_LEDGER": ledger, "STREAMS_APP": "desk"}
+        self.app = f"desk-{uuid4().hex[:8]}"  # other tests share the broker
+        self.environment = {"STREAMS_LOG": log, "STREAMS_LEDGER": ledger, "STREAMS_APP": self.app}
         self.target = f"{folder / 'desk.py'}:app"
-        (folder / "desk.py").write_text(APP.replace('Path("sending")', f"Path({str(folder / 'sending')!r})"))
+        code = APP.replace('Path("sending")', f"Path({str(folder / 'sending')!r})")
+        (folder / "desk.py").write_text(code.replace('App("desk")', f"App({self.app!r})"))
 
     def run(self, *arguments: str) -> Done:
         return streams(*arguments, cwd=self.folder, **self.environment)
@@ -97,6 +101,16 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path, log, f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
+@pytest.fixture(
+    params=["embedded", pytest.param("servers", marks=[pytest.mark.kafka, pytest.mark.postgres])],
+)
+def each_desk(request: pytest.FixtureRequest, tmp_path: Path, desk: Desk) -> Desk:
+    """On the embedded pair, and on Kafka with PostgreSQL."""
+    if request.param == "embedded":
+        return desk
+    return Desk(tmp_path, request.getfixturevalue("kafka").url, request.getfixturevalue("database"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_subscriber_finishes_what_runs_and_ends_with_0(number: int, desk: Desk) -> None:
     with desk.worker() as worker, desk.subscriber() as subscriber:
@@ -108,7 +122,7 @@ def test_a_subscriber_finishes_what_runs_and_ends_with_0(number: int, desk: Desk
         assert subscriber.gone() == 0
         first, *_ = subscriber.lines
         log, ledger = desk.environment["STREAMS_LOG"], desk.environment["STREAMS_LEDGER"]
-        assert first == f"subscriber of app desk on {log}, ledger {ledger}: letters, mails · Ctrl-C stops it"
+        assert first == f"subscriber of app {desk.app} on {log}, ledger {ledger}: letters, mails · Ctrl-C stops it"
         assert subscriber.saying("stopping: handlers that run may finish; once more stops at once")
         assert desk.result("l-1") == "sent 0.7"
 
@@ -143,7 +157,7 @@ def test_a_subscriber_serves_only_what_it_is_told_to_and_says_so_in_json(desk: D
         told = [json.loads(line) for line in subscriber.lines if line.startswith("{")]
         assert told[0] == {
             "kind": "subscriber",
-            "app": "desk",
+            "app": desk.app,
             "log": desk.environment["STREAMS_LOG"],
             "ledger": desk.environment["STREAMS_LEDGER"],
             "effects": ["letters"],
@@ -161,7 +175,8 @@ def parked(desk: Desk, run_id: str, subscriber: Streams) -> None:
     assert f"streams ledger resolve letter/{run_id} --effect letters --not-done" in effect["advice"]
 
 
-def test_a_persons_word_on_the_ledger_goes_through_to_the_run(desk: Desk) -> None:
+def test_a_persons_word_on_the_ledger_goes_through_to_the_run(each_desk: Desk) -> None:
+    desk = each_desk
     with desk.worker() as worker, desk.subscriber("--only", "letters") as subscriber:
         worker.until("owns")
         key = ("--effect", "letters")
@@ -187,7 +202,8 @@ def test_a_persons_word_on_the_ledger_goes_through_to_the_run(desk: Desk) -> Non
         assert verified.code == 0, verified
 
 
-def test_a_given_up_effect_is_sent_back_and_the_subscriber_carries_it_out(desk: Desk) -> None:
+def test_a_given_up_effect_is_sent_back_and_the_subscriber_carries_it_out(each_desk: Desk) -> None:
+    desk = each_desk
     with desk.worker() as worker, desk.subscriber("--only", "letters") as subscriber:
         worker.until("owns")
         desk.start("l-1", "refuse")
@@ -227,23 +243,24 @@ def test_a_strict_subscriber_ends_where_its_offset_is_gone_from_the_log(desk: De
         assert desk.result("l-1") == "sent 0"
         subscriber.until("letters: partitions")
         assert subscriber.stop() == 0
-    asyncio.run(move_offsets(desk.environment["STREAMS_LOG"]))
+    asyncio.run(move_offsets(desk))
     with desk.subscriber("--only", "letters", "--strict", name="strict") as strict:
         assert strict.gone() == 1
         assert strict.saying("refused")
 
 
-async def move_offsets(url: str) -> None:
+async def move_offsets(desk: Desk) -> None:
     """Let the group stand far behind the end of the log, as after a topic that was made anew."""
-    log = await open_sqlite(url)
-    await log.rewind_group("desk.subscribers.letters", "desk.effects.letters", dict.fromkeys(range(12), 999))
+    log = await open_sqlite(desk.environment["STREAMS_LOG"])
+    topics = topics_of(desk.app)
+    await log.rewind_group(topics.subscribers("letters"), topics.effect("letters"), dict.fromkeys(range(12), 999))
     await log.close()
 
 
 @pytest.mark.kafka
 def test_a_file_as_ledger_of_subscribers_on_kafka_is_warned_of(kafka: Kafka, tmp_path: Path) -> None:
     desk = Desk(tmp_path, kafka.url, f"sqlite:///{tmp_path / 'ledger.db'}")
-    with desk.subscriber("--app", "desk-on-kafka", "--only", "letters") as subscriber:
+    with desk.subscriber("--only", "letters") as subscriber:
         subscriber.until("this ledger is a file of this machine")
         subscriber.until("letters: partitions 0-11")
         assert subscriber.stop() == 0

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from streams.cli import watch_effects
+from streams.cli import subscribe, watch_effects
 from streams.cli.watch_effects import SubscriberObserver
+from streams.errors import LedgerUnavailable
 from streams.observer import Observer
 
 URL = "postgresql://db/streams"
@@ -101,6 +102,27 @@ def test_partitions_and_known_effects_of_a_subscriber_are_gathered(monkeypatch: 
 
 def test_a_subscriber_is_quiet_about_what_goes_well(capsys) -> None:
     assert told(capsys, ("effect_done", (*ABOUT, 1))) == ""
+
+
+def test_a_subscriber_that_starts_waits_for_its_ledger_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    asked: list[str] = []
+
+    async def away(url: str) -> str:
+        asked.append(url)
+        if len(asked) < 3:
+            raise LedgerUnavailable("refused")
+        return "the ledger"
+
+    monkeypatch.setattr(subscribe, "open_ledger", away)
+    monkeypatch.setattr(subscribe, "PAUSE_SECONDS", 0.01)
+    assert asyncio.run(subscribe.opened_ledger(URL)) == "the ledger"
+    assert capsys.readouterr().err == "the ledger does not answer, trying again: refused\n"
+    asked.clear()
+    monkeypatch.setattr(subscribe, "START_SECONDS", 0.0)
+    with pytest.raises(LedgerUnavailable):
+        asyncio.run(subscribe.opened_ledger(URL))
 
 
 def test_everything_that_needs_somebody_has_a_line_of_the_subscriber() -> None:
