@@ -1,4 +1,4 @@
-"""One message through the carrier of the Faust agent, without a broker: words of the ledger, and answers that are lost."""
+"""One message through the carrier of the Faust agent, without a broker: words of the ledger, answers that are lost."""
 
 from __future__ import annotations
 
