@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer
@@ -215,27 +217,51 @@ async def test_a_ledger_of_another_release_ends_the_service(kafka: Kafka) -> Non
     assert isinstance(shop.service.crash_reason, LedgerMismatch)
 
 
-@pytest.mark.parametrize(
-    "point", ["effect.taken", "effect.claimed", "effect.called", "effect.settled", "effect.committed"]
-)
-def test_f26_killed_anywhere_nothing_is_skipped_or_done_twice(kafka: Kafka, tmp_path: Path, point: str) -> None:
+POINTS = ["effect.taken", "effect.claimed", "effect.called", "effect.settled", "effect.committed"]
+
+
+class Killed(NamedTuple):
+    """What was left after a worker was killed at a point, and another one had finished."""
+
+    codes: tuple[int, int]
+    errors: str
+    provided: list[str]
+    answers: Counter[tuple[str, bytes | None]]
+
+
+def kill_at(kafka: Kafka, folder: Path, point: str) -> Killed:
     topics = outbox(kafka)
     topic = topics.effect("pay")
     Writer(kafka, topic).write(encode_effect(effect(number)) for number in range(5))
-    out = tmp_path / "provider"
+    out = folder / f"provider-{point}"
     out.touch()
-    options = {"log": kafka.url, "topic": topics.app, "out": out, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
+    options = {"log": kafka.url, "topic": topics.app, "out": out, "ledger": f"sqlite:///{folder}/{point}.db"}
     service = partial(start, "effects", group=fresh("killed-"), **options)
     with service(environ={"STREAMS_CRASH_AT": f"{point}:3"}) as first:
-        assert first.ended()[0] == -signal.SIGKILL
+        killed, _ = first.ended()
     with service(group=first.group) as second:
         wait_for(lambda: committed(kafka, first.group, topic) == end(kafka, topic))
         second.process.terminate()
-        assert second.ended() == (0, "")
-    assert sorted(lines(out)) == [f"key{number}" for number in range(5)]
+        stopped, errors = second.ended()
     answers = Counter((reply.op, reply.value) for reply in replies(kafka, topics))
-    assert set(answers) == {(str(number), b'"key%d"' % number) for number in range(5)}
-    assert answers.total() <= 6  # the one at whose note it was killed is answered twice
+    return Killed((killed, stopped), errors, sorted(lines(out)), answers)
+
+
+@pytest.fixture(scope="module")
+def kills(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Killed]]]:
+    """All of them at once: most of their time is waiting for sessions to end."""
+    folder = tmp_path_factory.mktemp("kills")
+    with ThreadPoolExecutor(len(POINTS)) as pool:
+        yield {point: pool.submit(kill_at, kafka, folder, point) for point in POINTS}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_f17_killed_anywhere_nothing_is_skipped_or_done_twice(kills: dict[str, Future[Killed]], point: str) -> None:
+    found = kills[point].result(100)
+    assert (found.codes, found.errors) == ((-signal.SIGKILL, 0), "")
+    assert found.provided == [f"key{number}" for number in range(5)]
+    assert set(found.answers) == {(str(number), b'"key%d"' % number) for number in range(5)}
+    assert found.answers.total() <= 6  # the one at whose note it was killed is answered twice
 
 
 def test_two_workers_share_the_work_and_one_takes_over_what_the_other_was_at(kafka: Kafka, tmp_path: Path) -> None:
