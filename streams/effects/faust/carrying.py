@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -47,8 +47,11 @@ class Carrier:
         """Claims that the ledger has told of, until they are settled: others of this owner were lost on their way."""
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         """One message of a key at a time: else one would take the claim of the other for an answer that was lost."""
-        self.closing = False
-        """No call is begun any more."""
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """Begin no call any more, and wait for no later try."""
+        self._closing.set()
 
     async def carry(self, record: Record, gone: Callable[[], bool]) -> Carried | None:
         """Return when the message is finished; None where `gone` says that it is somebody else's by now."""
@@ -62,13 +65,17 @@ class Carrier:
             parts.observer.effect_refused(self._name, place, run_id, found.code, found.reason)
             return Carried(self._letters.refusal(record, found.message, found.code, found.reason, self._now()))
         turn = self._turns.setdefault(message.ask.key, asyncio.Lock())
-        while not gone() and not self.closing:
+        while not gone() and not self._closing.is_set():
             async with turn, self._slots:
-                pause = await self._try(message, record)
-            if not isinstance(pause, float):
-                return pause
-            await asyncio.sleep(pause)
+                found = await self._try(message, record)
+            if isinstance(found, Carried):
+                return found
+            await self._pause(found)
         return None
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _try(self, message: Message, record: Record) -> Carried | float:
         """Claim, and do what the ledger says: the end of it, or the seconds until the next try."""
@@ -93,7 +100,7 @@ class Carrier:
     async def _granted(self, message: Message, record: Record, verdict: Verdict) -> Carried | float:
         entry = verdict.entry
         self._answered.add(entry.claim)
-        if self.closing:
+        if self._closing.is_set():
             await self._settle(_returned(entry))
             return 0.0
         crash.passing("effect.claimed", self._name)
