@@ -60,10 +60,8 @@ class Carrier:
         crash.passing("effect.taken", self._name)
         try:
             message.effect, message.ask = read_ask(parts.app.name, self._name, record, parts.codec)
-        except Unreadable as found:
-            place, run_id = message_place(record), found.message.run_id if found.message is not None else ""
-            parts.observer.effect_refused(self._name, place, run_id, found.code, found.reason)
-            return Carried(self._letters.refusal(record, found.message, found.code, found.reason, self._now()))
+        except Unreadable as unreadable:
+            return self._unreadable(record, unreadable)
         turn = self._turns.setdefault(message.ask.key, asyncio.Lock())
         while not gone() and not self._closing.is_set():
             async with turn, self._slots:
@@ -72,6 +70,12 @@ class Carrier:
                 return found
             await self._pause(found)
         return None
+
+    def _unreadable(self, record: Record, found: Unreadable) -> Carried:
+        place = f"{record.topic}[{record.partition}]@{record.offset}"
+        run_id = found.message.run_id if found.message is not None else ""
+        self._parts.observer.effect_refused(self._name, place, run_id, found.code, found.reason)
+        return Carried(self._letters.refusal(record, found.message, found.code, found.reason, self._now()))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -191,11 +195,6 @@ class Carrier:
 
     def _now(self) -> int:
         return self._parts.clock.now_us()
-
-
-def message_place(record: Record) -> str:
-    """TOPIC[PARTITION]@OFFSET."""
-    return f"{record.topic}[{record.partition}]@{record.offset}"
 
 
 def _returned(entry: Entry) -> Settlement:
