@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streams import App
+from streams.clock import SystemClock
 from streams.effects.memory import MemoryLedger
 from streams.effects.port import Entry, Key
 from streams.effects.subscriber import Subscriber, SubscriberSettings
@@ -15,9 +15,10 @@ from streams.kernel.commands import Command, Reply
 from streams.log.memory import Hooks, MemoryLog
 from streams.log.port import Log, NewRecord, Record
 from streams.observer import Observer
+from streams.runtime import crash
 from streams.runtime.topics import ensure_topics
 from streams.testing.clock import VirtualClock
-from streams.testing.loop import run_virtual
+from streams.testing.loop import VirtualLoop, current_actor, run_virtual
 from streams.wire.app_codec import make_codec
 from streams.wire.headers import headers_of
 from streams.wire.partitioner import partition_of
@@ -60,13 +61,21 @@ class Sent(NamedTuple):
 
 
 class Running:
-    """A subscriber at work."""
+    """A subscriber at work, as a process of its own."""
 
     def __init__(self, subscriber: Subscriber, told: Recorder, log: Log) -> None:
         self.subscriber = subscriber
         self.told = told
         self.log = log
-        self.task = asyncio.create_task(subscriber.run())
+        loop = asyncio.get_running_loop()
+        self.actor: Any = loop.actor(subscriber.parts.owner) if isinstance(loop, VirtualLoop) else _Thread()
+        self.task = self.actor.start(subscriber.run())
+        self.expected = False
+        """It ends with an error that the test has looked at."""
+
+    @property
+    def over(self) -> bool:
+        return self.task.done() or not self.actor.alive
 
     def windows(self, effect: str) -> dict[int, Any]:
         station = self.subscriber.stations.get(effect)
@@ -77,21 +86,24 @@ class Running:
         self.subscriber.stop()
         await asyncio.wait_for(self.task, SECONDS_MAX)
 
-    async def kill(self) -> None:
-        """Stop like a crash: nothing of it reaches the log or the ledger any more, and the group throws it out."""
+    def kill(self) -> None:
+        """End like a process under kill -9; the group throws it out."""
+        self.actor.kill()
+        self.vanish()
+
+    def vanish(self) -> None:
+        """The group throws it out, as after a crash or a long freeze."""
         for station in self.subscriber.stations.values():
             station.member.vanish()
 
-        async def never(*_: Any) -> Any:
-            await asyncio.get_running_loop().create_future()
 
-        parts = self.subscriber.parts
-        for station in self.subscriber.stations.values():
-            station.member.close = never
-            station.publishing._send = never
-        parts.ask_ledger = never
-        self.task.cancel()
-        await asyncio.wait([self.task])
+class _Thread:
+    """In real time nobody is killed or frozen."""
+
+    alive = True
+
+    def start(self, work: Any) -> Any:
+        return asyncio.ensure_future(work)
 
 
 class Lab:
@@ -99,8 +111,9 @@ class Lab:
 
     def __init__(self, app: App, hooks: Hooks | None = None) -> None:
         self.app = app
-        self.clock = VirtualClock(asyncio.get_running_loop())
-        self.log = MemoryLog(clock=self.clock.now_ms, hooks=hooks)
+        loop = asyncio.get_running_loop()
+        self.clock: Any = VirtualClock(loop) if isinstance(loop, VirtualLoop) else SystemClock()
+        self.log = MemoryLog(clock=lambda: self.clock.now_us() // 1000, hooks=hooks)
         self.ledger = MemoryLedger(self.clock)
         self.topics = topics_of(app.name, app.effects)
         self.codec = make_codec(app.annotations, app.named_types)
@@ -178,9 +191,7 @@ class Lab:
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         deadline = asyncio.get_running_loop().time() + SECONDS_MAX
         while not condition():
-            for running in self.running:
-                if running.task.done() and not running.task.cancelled() and running.task.exception() is not None:
-                    raise running.task.exception()
+            await self._raise()
             assert asyncio.get_running_loop().time() < deadline, what or "did not come about"
             await asyncio.sleep(0.01)
 
@@ -193,11 +204,14 @@ class Lab:
             ends = [(await self.log.span(topic, number)).end for number in range(PARTITIONS)]
             if all(end == offsets.get(number, 0) for number, end in enumerate(ends)):
                 return
-            for running in self.running:
-                if running.task.done() and not running.task.cancelled():
-                    await running.task
+            await self._raise()
             assert asyncio.get_running_loop().time() < deadline, (offsets, ends)
             await asyncio.sleep(0.01)
+
+    async def _raise(self) -> None:
+        for running in self.running:
+            if running.task.done() and not running.expected and not running.task.cancelled():
+                await running.task
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -230,19 +244,40 @@ class Lab:
         return (await self.ledger.look([found]))[found]
 
     async def end(self) -> None:
-        for running in self.running:
-            if not running.task.done():
-                running.subscriber.stop()
-        for running in self.running:
+        left = [running for running in self.running if not running.over]
+        for running in left:
+            running.subscriber.stop()
+        for running in left:
             await asyncio.wait([running.task], timeout=SECONDS_MAX)
-            assert running.task.done(), "a subscriber does not stop"
+            assert running.over, "a subscriber does not stop"
+
+    def crash_at(self, place: str, count: int = 1) -> None:
+        """Kill the subscriber that passes this point for the `count`-th time, in the middle of its code."""
+        left = count
+
+        def hook(point: str) -> None:
+            nonlocal left
+            actor = current_actor()
+            if point.partition("/")[0] != place or actor is None:
+                return
+            left -= 1
+            if left == 0:
+                (dying,) = [running for running in self.running if running.actor is actor]
+                dying.vanish()
+                actor.die()
+
+        crash.install(hook)
 
 
-def virtual(make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = None) -> Callable[..., Any]:
-    """Make a test of a coroutine function that takes a `Lab`; it runs in virtual time, on a fresh app."""
+def virtual(
+    make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = None, real: bool = False
+) -> Callable[..., Any]:
+    """Make a test of a coroutine function that takes a `Lab`; it runs in virtual time, on a fresh app.
+
+    `real`: in real time, where threads are threads.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., None]:
-        @functools.wraps(function)
         def run() -> None:
             async def scenario() -> None:
                 lab = Lab(make_app(), hooks() if hooks is not None else None)
@@ -250,14 +285,18 @@ def virtual(make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = 
                 try:
                     await function(lab)
                 finally:
+                    crash.install(None)
                     await lab.end()
                 for running in lab.running:
-                    if not running.task.cancelled():
+                    if running.actor.alive and not running.expected:
                         await running.task
 
-            run_virtual(scenario())
+            if real:
+                asyncio.run(scenario())
+            else:
+                run_virtual(scenario())
 
-        del run.__wrapped__  # pytest would take the lab for a fixture
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         return run
 
     return decorate

@@ -65,7 +65,7 @@ class Polling:
         settings = self._station.parts.settings
         windows = [window for window in self._station.windows.values() if window.open]
         held = sum(window.bytes for window in windows)
-        count = settings.poll_records
+        count = min(settings.poll_records, settings.window)  # one may be opened while the poll is under way
         for window in windows:
             room = settings.window - len(window.messages)
             if window.paused and room >= (settings.window + 1) // 2 and held <= settings.bytes_max // 2:

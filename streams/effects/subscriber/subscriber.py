@@ -29,8 +29,6 @@ from streams.wire.topics import topics_of
 
 __all__ = ["Subscriber"]
 
-_START_SECONDS = 60.0
-
 
 class Subscriber:
     """Carries out an app's effects until it is stopped. `owner` names it in the ledger; two never share a name.
@@ -78,7 +76,8 @@ class Subscriber:
         A ledger whose tables are of another version raises `LedgerMismatch`.
         """
         parts = self.parts
-        await self._at_start(self._prepare_topics)
+        _check_transactional(self._subscriptions.values(), parts.ledger)
+        await parts.at_start(self._prepare_topics)
         await parts.ask_ledger(parts.ledger.migrate)
         await parts.ask_ledger(parts.ledger.check)
         crash.install_from(os.environ)
@@ -87,8 +86,7 @@ class Subscriber:
                 parts.resources = await stack.enter_async_context(parts.app.lifespan(parts.app))
             for name, subscription in self._subscriptions.items():
                 work = Batches if subscription.transactional else OutsideCalls
-                station = self.stations[name] = Station(parts, subscription, work, strict=self._strict)
-                await self._at_start(station.open)
+                self.stations[name] = Station(parts, subscription, work, strict=self._strict)
             await self._serve()
         if self._failure is not None:
             raise self._failure
@@ -100,6 +98,7 @@ class Subscriber:
     def fail(self, error: BaseException) -> None:
         """End the subscriber because of something that no retry can mend."""
         self._failure = self._failure or error
+        self.parts.failed = True
         self._stopping.set()
 
     async def _serve(self) -> None:
@@ -122,10 +121,6 @@ class Subscriber:
             raise UsageError(message)
         await ensure_topics(parts.log, topics, parts.settings.partitions, warn=parts.observer.message)
 
-    async def _at_start(self, call: Any) -> None:
-        text = "the log cannot be reached, trying again"
-        await self.parts.ask_log(call, text, seconds=_START_SECONDS)
-
 
 def _chosen(app: App, only: Iterable[str] | None) -> dict[str, Subscription[Any, Any]]:
     """The subscriptions to serve. Raises UsageError."""
@@ -142,3 +137,16 @@ def _chosen(app: App, only: Iterable[str] | None) -> dict[str, Subscription[Any,
         message = f"app {app.name} has no subscriber: declare one with @app.subscriber(EFFECT)"
         raise UsageError(message)
     return found
+
+
+def _check_transactional(subscriptions: Iterable[Subscription[Any, Any]], ledger: Ledger) -> None:
+    """Raises UsageError for a transactional handler that cannot use the connection of this ledger."""
+    wanted = {"postgresql": True, "postgres": True, "sqlite": False}.get(ledger.url.partition(":")[0])
+    for subscription in subscriptions:
+        if subscription.transactional and wanted is not None and subscription.is_async is not wanted:
+            write, given = ("async def", "psycopg.AsyncConnection") if wanted else ("def", "sqlite3.Connection")
+            message = (
+                f"subscriber {subscription.name!r} of effect {subscription.effect.name!r} is transactional: with "
+                f"{ledger.url} it is given a {given}, so write `{write} {subscription.name}(ctx, payload)`"
+            )
+            raise UsageError(message)
