@@ -70,7 +70,6 @@ def main() -> None:
     parser.add_argument("--topic")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--ledger")
-    parser.add_argument("--session", type=float, default=6.0)
     parser.add_argument("--times", choices=sorted(TIMES), default="ours")
     options = parser.parse_args()
     ROLES[options.role](options)

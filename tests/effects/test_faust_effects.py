@@ -200,21 +200,47 @@ async def test_order_is_kept_per_run_and_others_are_not_held_up(kafka: Kafka) ->
     assert done == ["key2", "key3", "key0", "key1"]
 
 
+@pytest.mark.parametrize("method", ["check", "claim"])
 @in_loop
-async def test_a_ledger_of_another_release_ends_the_service(kafka: Kafka) -> None:
+async def test_a_ledger_of_another_release_ends_the_service_and_nothing_is_passed(kafka: Kafka, method: str) -> None:
     topics = outbox(kafka)
+    topic = topics.effect("pay")
+    Writer(kafka, topic).write([encode_effect(effect(1))])
 
     async def pay(ctx: EffectContext, payload: dict) -> None: ...
 
-    shop = Shop(kafka, topics, pay)
-
-    async def check() -> None:
+    async def mismatch(*_: Any) -> None:
         raise LedgerMismatch("its tables are of version 99")
 
-    shop.ledger.check = check
+    shop = Shop(kafka, topics, pay)
+    setattr(shop.ledger, method, mismatch)
     async with serving(shop.service):
         await until(shop.service._crashed.is_set)
     assert isinstance(shop.service.crash_reason, LedgerMismatch)
+    assert committed(kafka, shop.service.conf.id, topic) <= 0
+
+
+@in_loop
+async def test_a_stop_lets_a_running_handler_end_and_answers_for_it(kafka: Kafka) -> None:
+    topics = outbox(kafka)
+    topic = topics.effect("pay")
+    Writer(kafka, topic).write([encode_effect(effect(1)), encode_effect(effect(2))])
+    running = asyncio.Event()
+    calls: list[str] = []
+
+    async def pay(ctx: EffectContext, payload: dict) -> str:
+        calls.append(ctx.idempotency_key)
+        running.set()
+        await asyncio.sleep(1.5)
+        return "ok"
+
+    shop = Shop(kafka, topics, pay)
+    async with serving(shop.service):
+        await running.wait()
+    assert calls == ["key1"]
+    assert [entry.published for entry in await shop.ledger.entries(Query())] == [True]
+    assert [(reply.op, reply.value) for reply in replies(kafka, topics)] == [("1", b'"ok"')]
+    assert committed(kafka, shop.service.conf.id, topic) == 1  # the second was not begun
 
 
 POINTS = ["effect.taken", "effect.claimed", "effect.called", "effect.settled", "effect.committed"]

@@ -57,6 +57,11 @@ class ServiceApp(faust.App):
     def _new_producer_transport(self) -> TransportT:
         return Transport(self.conf.broker_producer, self)
 
+    def _create_directories(self) -> None:
+        """A table in memory needs none, and where a service happens to be started is no place for them."""
+        if self.conf.store.scheme != "memory":
+            super()._create_directories()
+
     def log_topic(self, name: str, *, value_serializer: str = "raw") -> LogTopic:
         """A topic of the log, with keys as text; `value_serializer` is one of `CODECS`, or `raw`."""
         return LogTopic(
