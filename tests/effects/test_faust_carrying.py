@@ -1,4 +1,4 @@
-"""One message through the carrier of the Faust agent, without a broker: words of the ledger, and answers that are lost."""
+"""One message through the carrier of the Faust agent, without a broker: words of the ledger, answers that are lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from streams import App, Found, NotFound, Retry
+from streams import App, Found, NotFound, Retry, TryAgain
 from streams.clock import SystemClock
 from streams.effects.faust.carrying import Carried, Carrier
 from streams.effects.memory import MemoryLedger
@@ -21,7 +21,7 @@ from streams.runtime.host import Host
 from streams.wire.app_codec import make_codec
 from streams.wire.records import decode_command, encode_effect
 from streams.wire.topics import topics_of
-from tests.effects.faust_lab import effect, in_loop
+from tests.effects.faust_lab import effect, in_loop, until
 
 SOON = Retry(max_attempts=3, initial=0.01, max_delay=0.02)
 
@@ -203,7 +203,7 @@ async def test_the_same_key_for_something_else_is_never_carried_out() -> None:
 async def test_nothing_is_begun_for_a_partition_that_is_gone_or_at_a_stop() -> None:
     case = Case()
     assert await case.carry(effect(1), lambda: True) is None
-    case.carrier.closing = True
+    case.carrier.close()
     assert await case.carry(effect(1)) is None
     assert (case.calls, case.ledger.calls) == ([], 0)
 
@@ -214,7 +214,7 @@ async def test_a_stop_after_the_claim_gives_it_back() -> None:
     claim = case.ledger.claim
 
     async def closing(*args: Any) -> Any:
-        case.carrier.closing = True
+        case.carrier.close()
         return await claim(*args)
 
     case.ledger.claim = closing
@@ -223,3 +223,16 @@ async def test_a_stop_after_the_claim_gives_it_back() -> None:
     assert case.status() is Status.FAILED
     assert reply(await case.carry(effect(1), carrier=case.make("next"))).value == b'"ok"'
     assert case.calls == ["key1"]
+
+
+@in_loop
+async def test_a_stop_does_not_wait_for_a_later_try() -> None:
+    async def busy(ctx: Any, payload: Any) -> str:
+        raise TryAgain("in an hour", after=3600)
+
+    case = Case(busy)
+    task = asyncio.ensure_future(case.carry(effect(1)))
+    await until(lambda: case.calls and case.status() is Status.FAILED)
+    case.carrier.close()
+    assert await task is None
+    assert case.status() is Status.FAILED

@@ -172,10 +172,17 @@ def test_deleted_messages_that_were_never_taken_stop_the_service(kafka: Kafka, t
 class Pair(NamedTuple):
     """Two workers of one group, a partition each."""
 
-    topic: str
+    writer: Writer
     killed: Service
-    survivor: Service
-    out: Path
+    outs: list[Path]
+
+    def write(self, value: bytes) -> None:
+        for partition in range(2):
+            self.writer.write([value], partition=partition)
+
+    def both_at_work(self) -> bool:
+        self.write(b"before")
+        return all(lines(out) for out in self.outs)
 
 
 @contextmanager
@@ -186,16 +193,8 @@ def pair(kafka: Kafka, folder: Path, times: str) -> Iterator[Pair]:
     for out in outs:
         out.touch()
     service = partial(start, "collect", log=kafka.url, group=group, topic=topic, times=times)
-    with service(out=outs[0]) as first, service(out=outs[1]) as second:
-        writer = Writer(kafka, topic)
-
-        def both() -> bool:
-            for partition in range(2):
-                writer.write([b"before"], partition=partition)
-            return all(lines(out) for out in outs)
-
-        wait_for(both)
-        yield Pair(topic, first, second, outs[1])
+    with service(out=outs[0]) as first, service(out=outs[1]):
+        yield Pair(Writer(kafka, topic), first, outs)
 
 
 def test_a_killed_worker_is_replaced_within_fifteen_seconds_only_with_short_time_outs(
@@ -203,12 +202,11 @@ def test_a_killed_worker_is_replaced_within_fifteen_seconds_only_with_short_time
 ) -> None:
     """With Faust's own, the others of a group wait a minute for one that is gone."""
     with pair(kafka, tmp_path, "ours") as ours, pair(kafka, tmp_path, "stock") as stock:
-        began = time.monotonic()
+        wait_for(ours.both_at_work)
+        wait_for(stock.both_at_work)
         for each in (ours, stock):
             each.killed.process.kill()
-            for partition in range(2):
-                Writer(kafka, each.topic).write([b"after"], partition=partition)
-        while time.monotonic() < began + 15:
-            time.sleep(0.1)
-        assert lines(ours.out).count("after") == 2
-        assert lines(stock.out).count("after") < 2
+            each.write(b"after")
+        time.sleep(15)
+        assert lines(ours.outs[1]).count("after") == 2
+        assert lines(stock.outs[1]).count("after") < 2

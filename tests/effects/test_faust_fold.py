@@ -152,8 +152,16 @@ def test_records_go_through_their_codec_and_keys_are_text() -> None:
 def test_settings_that_would_lose_messages_are_refused() -> None:
     with pytest.raises(UsageError, match="at_least_once"):
         make_app("a", LOCAL, processing_guarantee="exactly_once")
-    with pytest.raises(UsageError, match="write kafka://HOST:PORT"):
+    with pytest.raises(UsageError, match=r"is kafka://HOST:PORT"):
         make_app("a", "sqlite:///x.db")
+    with pytest.raises(UsageError, match="broker_credentials") as refused:
+        make_app("a", f"{LOCAL}?sasl.password=secret")
+    assert "secret" not in str(refused.value)
+
+
+def test_several_brokers_are_faust_s_list() -> None:
+    app = make_app("a", "kafka://one:9092,two:9093")
+    assert [str(url) for url in app.conf.broker] == ["kafka://one:9092", "kafka://two:9093"]
 
 
 def test_the_pages_listen_on_this_machine_only_and_faust_serves_none_of_its_own() -> None:

@@ -16,6 +16,7 @@ from streams.authoring.app import App
 from streams.authoring.subscriber import Subscription
 from streams.clock import SystemClock
 from streams.effects.faust.carrying import Carried, Carrier
+from streams.effects.faust.logged import LogObserver
 from streams.effects.faust.service import ServiceApp
 from streams.effects.port import Ledger
 from streams.effects.subscriber.parts import Parts
@@ -162,7 +163,7 @@ class EffectAgent(Generic[E, Y]):
         """Let running calls end, within the bound; what still runs then is left to the ledger and the next owner."""
         if self._carrier is None:
             return
-        self._carrier.closing = True
+        self._carrier.close()
         tasks = list(self._lines.values())
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.stop_seconds)
@@ -200,7 +201,7 @@ def effect_agent(
             subscription,
             ledger,
             settings=settings or SubscriberSettings(),
-            observer=observer or Observer(),
+            observer=observer or LogObserver(),
         )
 
         async def closing(*_: Any, **__: Any) -> None:

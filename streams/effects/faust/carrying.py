@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -47,8 +47,11 @@ class Carrier:
         """Claims that the ledger has told of, until they are settled: others of this owner were lost on their way."""
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         """One message of a key at a time: else one would take the claim of the other for an answer that was lost."""
-        self.closing = False
-        """No call is begun any more."""
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """Begin no call any more, and wait for no later try."""
+        self._closing.set()
 
     async def carry(self, record: Record, gone: Callable[[], bool]) -> Carried | None:
         """Return when the message is finished; None where `gone` says that it is somebody else's by now."""
@@ -57,18 +60,26 @@ class Carrier:
         crash.passing("effect.taken", self._name)
         try:
             message.effect, message.ask = read_ask(parts.app.name, self._name, record, parts.codec)
-        except Unreadable as found:
-            place, run_id = message_place(record), found.message.run_id if found.message is not None else ""
-            parts.observer.effect_refused(self._name, place, run_id, found.code, found.reason)
-            return Carried(self._letters.refusal(record, found.message, found.code, found.reason, self._now()))
+        except Unreadable as unreadable:
+            return self._unreadable(record, unreadable)
         turn = self._turns.setdefault(message.ask.key, asyncio.Lock())
-        while not gone() and not self.closing:
+        while not gone() and not self._closing.is_set():
             async with turn, self._slots:
-                pause = await self._try(message, record)
-            if not isinstance(pause, float):
-                return pause
-            await asyncio.sleep(pause)
+                found = await self._try(message, record)
+            if isinstance(found, Carried):
+                return found
+            await self._pause(found)
         return None
+
+    def _unreadable(self, record: Record, found: Unreadable) -> Carried:
+        place = f"{record.topic}[{record.partition}]@{record.offset}"
+        run_id = found.message.run_id if found.message is not None else ""
+        self._parts.observer.effect_refused(self._name, place, run_id, found.code, found.reason)
+        return Carried(self._letters.refusal(record, found.message, found.code, found.reason, self._now()))
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _try(self, message: Message, record: Record) -> Carried | float:
         """Claim, and do what the ledger says: the end of it, or the seconds until the next try."""
@@ -93,7 +104,7 @@ class Carrier:
     async def _granted(self, message: Message, record: Record, verdict: Verdict) -> Carried | float:
         entry = verdict.entry
         self._answered.add(entry.claim)
-        if self.closing:
+        if self._closing.is_set():
             await self._settle(_returned(entry))
             return 0.0
         crash.passing("effect.claimed", self._name)
@@ -184,11 +195,6 @@ class Carrier:
 
     def _now(self) -> int:
         return self._parts.clock.now_us()
-
-
-def message_place(record: Record) -> str:
-    """TOPIC[PARTITION]@OFFSET."""
-    return f"{record.topic}[{record.partition}]@{record.offset}"
 
 
 def _returned(entry: Entry) -> Settlement:

@@ -64,7 +64,8 @@ class Consumer(stock.Consumer):
         async for tp, message in super().getmany(timeout):
             quiet = False
             yield tp, message
-        if quiet and self.flow_active and generation == self.app.consumer_generation_id:
+        # At a stop or a rebalance Faust drops what was fetched, without a word.
+        if quiet and self.flow_active and not self.should_stop and generation == self.app.consumer_generation_id:
             self._note_positions()
 
     def _note_positions(self) -> None:
@@ -102,6 +103,11 @@ class Consumer(stock.Consumer):
         self._forget(revoked)
         await super().on_partitions_revoked(revoked)
 
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        # Faust may have delivered more between the revocation and the end of the flow, and dropped it afterwards.
+        self._forget({*self._delivered, *self._passed})
+        await super().on_partitions_assigned(assigned, generation_id)
+
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Where to go on. Raises `LogDamaged` where messages that were never taken are gone from the topic."""
         committed = await super().seek_to_committed()
@@ -110,7 +116,9 @@ class Consumer(stock.Consumer):
         starts = await self.earliest_offsets(*places) if places else {}
         for tp, offset in places.items():
             if offset < starts[tp]:
-                await self.crash(_gone(self.app.conf.id, tp, offset, starts[tp]))
+                error = _gone(self.app.conf.id, tp, offset, starts[tp])
+                await self.crash(error)
+                raise error  # else Faust would go on, from the first message that is left
         return committed
 
     def _forget(self, revoked: Iterable[TP]) -> None:

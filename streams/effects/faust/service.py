@@ -57,6 +57,11 @@ class ServiceApp(faust.App):
     def _new_producer_transport(self) -> TransportT:
         return Transport(self.conf.broker_producer, self)
 
+    def _create_directories(self) -> None:
+        """A table in memory needs none, and where a service happens to be started is no place for them."""
+        if self.conf.store.scheme != "memory":
+            super()._create_directories()
+
     def log_topic(self, name: str, *, value_serializer: str = "raw") -> LogTopic:
         """A topic of the log, with keys as text; `value_serializer` is one of `CODECS`, or `raw`."""
         return LogTopic(
@@ -70,15 +75,22 @@ def make_app(id: str, log_url: str, **settings: Any) -> ServiceApp:
     Any setting of Faust may be given. `processing_guarantee="exactly_once"` is refused: after a kill Faust's own
     transactions gave wrong totals, and what this package promises does not need them.
     """
-    if not log_url.startswith("kafka://"):
-        raise UsageError(f"a Faust service reads Kafka: write kafka://HOST:PORT instead of {log_url!r}")
+    servers, _, query = log_url.removeprefix("kafka://").partition("?")
+    if not log_url.startswith("kafka://") or not servers:
+        raise UsageError("a Faust service reads Kafka: the address of its log is kafka://HOST:PORT[,HOST:PORT]")
+    if query:
+        raise UsageError(
+            "what follows the ? in the address is for the client of the engine; give a Faust service Faust's own "
+            "settings instead, such as broker_credentials=faust.SASLCredentials(…)"
+        )
     if settings.get("processing_guarantee", "at_least_once") != "at_least_once":
         raise UsageError(
             "leave processing_guarantee at at_least_once: Faust's exactly-once loses and repeats messages when a "
             "worker is killed; a fold by (run_id, seq) and a ledger need no more than at-least-once"
         )
     register_codecs()
-    return ServiceApp(id, broker=log_url.partition("?")[0], **{**SETTINGS, **settings})
+    brokers = [f"kafka://{server}" for server in servers.split(",")]
+    return ServiceApp(id, broker=brokers, **{**SETTINGS, **settings})
 
 
 def run_app(app: faust.App, *, loglevel: str = "WARNING") -> NoReturn:
