@@ -12,7 +12,7 @@ from streams.effects.asks import VALUE_UNREADABLE
 from streams.effects.port import Entry, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of
 from streams.effects.subscriber.outcomes import End, How, settlement_of
-from streams.errors import LedgerError, Refused, ValueUnreadable
+from streams.errors import LedgerMismatch, Refused, UsageError, ValueUnreadable
 from streams.kernel.bodies import Failure
 from streams.runtime import crash
 from streams.runtime.failures import plain_text
@@ -27,13 +27,8 @@ _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 
 
-class _Bad(Exception):
-    """The handler has ended one message of a batch in a way that rolls back all of it."""
-
-    def __init__(self, index: int, end: End) -> None:
-        super().__init__(index)
-        self.index = index
-        self.end = end
+class _RolledBack(Exception):
+    """Ends a transaction where the handler itself raised nothing that could: the body says what it comes to."""
 
 
 class _Body:
@@ -43,10 +38,12 @@ class _Body:
         self._station = station
         self._batch = batch
         self._settlements: list[Settlement] = []
+        self.bad: tuple[int, End] | None = None
+        """The message that the handler has ended in a way that rolls back all of the batch, and how."""
 
     def __call__(self, connection: Any, verdicts: Sequence[Verdict]) -> Any:
         """An awaitable for an async handler; for a plain one the outcomes themselves."""
-        self._settlements = []  # a ledger may begin its transaction once more
+        self._settlements, self.bad = [], None  # a ledger may begin its transaction once more
         run = self._with_async if self._station.subscription.is_async else self._with_plain
         return run(connection, verdicts)
 
@@ -58,13 +55,12 @@ class _Body:
             try:
                 async with asyncio.timeout(subscription.policy.timeout):
                     value = await subscription.function(context, payload)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                raise self._bad(index, error) from error
             except BaseException as error:
-                raise self._bad(index, error) from error
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
+                self._blame(index, error)
+                raise
             self._done(index, entry, value)
         return self._settlements
 
@@ -75,7 +71,8 @@ class _Body:
             try:
                 value = self._station.subscription.function(context, payload)
             except BaseException as error:
-                raise self._bad(index, error) from error
+                self._blame(index, error)
+                raise
             self._done(index, entry, value)
         return self._settlements
 
@@ -99,17 +96,22 @@ class _Body:
             return payload_of(self._station.parts, self._station.subscription, message)
         except (Refused, ValueUnreadable) as error:
             failure = Failure("terminal", VALUE_UNREADABLE, plain_text(error))
-            raise _Bad(index, End(How.NEVER, failure=failure)) from error
+            self.bad = index, End(How.NEVER, failure=failure)
+            raise _RolledBack from error
 
-    def _bad(self, index: int, error: BaseException) -> _Bad:
+    def _blame(self, index: int, error: BaseException) -> None:
+        """Remember what the handler has raised. It goes on as it is: a ledger knows errors of its database."""
         crash.passing("effect.called", self._station.name)
-        return _Bad(index, end_of(self._station.parts, self._station.subscription, error))
+        self.bad = index, end_of(self._station.parts, self._station.subscription, error)
+        if not isinstance(error, Exception):
+            raise _RolledBack from error
 
     def _done(self, index: int, entry: Entry, value: Any) -> None:
         crash.passing("effect.called", self._station.name)
         end = encoded(self._station.parts, self._station.subscription, value)
         if end.how is How.PARK:  # here it is rolled back, and so surely not done
-            raise _Bad(index, end._replace(how=How.NEVER))
+            self.bad = index, end._replace(how=How.NEVER)
+            raise _RolledBack
         self._settlements.append(settlement_of(self._station.subscription, entry, end))
 
 
@@ -127,8 +129,11 @@ class Batches:
         self._busy = 0
 
     def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Nothing beside it: outcomes are in the ledger when a transaction ends, and no lease outlives one."""
-        return ()
+        """More transactions beside the first: while one waits for the database, another one works.
+
+        Outcomes are in the ledger when a transaction ends, and no lease outlives one.
+        """
+        return (self.run,) * (self._station.parts.settings.transactions - 1)
 
     @property
     def busy(self) -> bool:
@@ -147,9 +152,9 @@ class Batches:
             if not batch:
                 station.wake.clear()
                 continue
-            self._busy = len(batch)
+            self._busy += 1
             await self._carry_out(batch)
-            self._busy = 0
+            self._busy -= 1
             await asyncio.sleep(0)
 
     def _take(self) -> list[Message]:
@@ -170,28 +175,22 @@ class Batches:
         return batch
 
     async def _carry_out(self, batch: list[Message]) -> None:
-        parts_to_do = deque([batch])
-        while parts_to_do:
-            part = self._in_order(parts_to_do.popleft())
+        to_do = deque([batch])
+        while to_do:
+            part = self._in_order(to_do.popleft())
             if not part:
                 continue
+            body = _Body(self._station, part)
             try:
-                verdicts = await self._transact(part, _Body(self._station, part))
-            except _Bad as bad:
-                if len(part) == 1:
-                    await self._set_apart(part[0], bad.end)
-                else:
-                    split = [part[: bad.index], [part[bad.index]], part[bad.index + 1 :]]
-                    parts_to_do.extendleft(reversed([some for some in split if some]))
-            except LedgerError:
+                verdicts = await self._transact(part, body)
+            except (LedgerMismatch, UsageError):
                 raise
-            except Exception as error:  # noqa: BLE001 - the commit refused what a handler wrote: nobody says of which
+            except Exception as error:  # noqa: BLE001 - what a handler has raised, or what a commit says of its writes
                 if len(part) == 1:
                     end = end_of(self._station.parts, self._station.subscription, error)
-                    await self._set_apart(part[0], end)
+                    await self._set_apart(part[0], body.bad[1] if body.bad is not None else end)
                 else:
-                    half = len(part) // 2
-                    parts_to_do.extendleft([part[half:], part[:half]])
+                    to_do.extendleft(reversed(_split(part, body.bad)))
             else:
                 await self._adopt(part, verdicts)
 
@@ -227,7 +226,11 @@ class Batches:
                 return [settlement_of(subscription, verdict.entry, end)]
             return [_never_looked_up(self._station, verdict.entry)] if verdict.word is Word.LOOK_UP else []
 
-        await self._adopt([message], await self._transact([message], settle))
+        async def settle_async(connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+            return settle(connection, verdicts)
+
+        body = settle_async if subscription.is_async else settle  # as its ledger calls handlers
+        await self._adopt([message], await self._transact([message], body))
 
     async def _adopt(self, part: list[Message], verdicts: list[Verdict]) -> None:
         station, parts = self._station, self._station.parts
@@ -256,6 +259,15 @@ class Batches:
                 station.known(message, verdict)
         if known:
             parts.observer.effects_known(station.name, known)
+
+
+def _split(part: list[Message], bad: tuple[int, End] | None) -> list[list[Message]]:
+    """The bad one alone, and those before and after it. Where the commit failed nobody says of which: two halves."""
+    if bad is None:
+        half = len(part) // 2
+        return [part[:half], part[half:]]
+    index = bad[0]
+    return [some for some in (part[:index], [part[index]], part[index + 1 :]) if some]
 
 
 def _waits(verdict: Verdict) -> bool:

@@ -61,9 +61,9 @@ def encoded(parts: Parts, subscription: Subscription[Any, Any], value: Any) -> E
     try:
         return End(How.DONE, parts.codec.encode(value))
     except ValueRefused as refused:
-        text = (
-            f"carried out, but the result of subscriber {subscription.name!r} cannot be stored: {plain_text(refused)}"
-        )
+        text = f"the result of subscriber {subscription.name!r} cannot be stored: {plain_text(refused)}"
+        if not subscription.transactional:
+            text = f"carried out, but {text}"
         return End(How.PARK, failure=Failure("terminal", refused.code, text))
 
 

@@ -78,6 +78,7 @@ class Subscriber:
         A ledger whose tables are of another version raises `LedgerMismatch`.
         """
         parts = self.parts
+        _check_transactional(self._subscriptions.values(), parts.ledger)
         await self._at_start(self._prepare_topics)
         await parts.ask_ledger(parts.ledger.migrate)
         await parts.ask_ledger(parts.ledger.check)
@@ -142,3 +143,16 @@ def _chosen(app: App, only: Iterable[str] | None) -> dict[str, Subscription[Any,
         message = f"app {app.name} has no subscriber: declare one with @app.subscriber(EFFECT)"
         raise UsageError(message)
     return found
+
+
+def _check_transactional(subscriptions: Iterable[Subscription[Any, Any]], ledger: Ledger) -> None:
+    """Raises UsageError for a transactional handler that cannot use the connection of this ledger."""
+    wanted = {"postgresql": True, "postgres": True, "sqlite": False}.get(ledger.url.partition(":")[0])
+    for subscription in subscriptions:
+        if subscription.transactional and wanted is not None and subscription.is_async is not wanted:
+            write, given = ("async def", "psycopg.AsyncConnection") if wanted else ("def", "sqlite3.Connection")
+            message = (
+                f"subscriber {subscription.name!r} of effect {subscription.effect.name!r} is transactional: with "
+                f"{ledger.url} it is given a {given}, so write `{write} {subscription.name}(ctx, payload)`"
+            )
+            raise UsageError(message)
