@@ -17,7 +17,7 @@ from streams.effects.subscriber.owning import Owning
 from streams.effects.subscriber.parts import Parts
 from streams.effects.subscriber.polling import Polling
 from streams.effects.subscriber.publishing import Publishing
-from streams.effects.subscriber.window import Message, Window
+from streams.effects.subscriber.window import Message, Stage, Window
 from streams.kernel.bodies import Failure
 from streams.log.port import Member, Record
 from streams.runtime import crash
@@ -284,5 +284,8 @@ class Station:
         for timer in window.timers:
             timer.cancel()
         window.timers.clear()
-        self.publishing.pending.difference_update(message.outcome for message in window.finished if message.outcome)
+        # Also those of a commit under way: if it fails, nobody else makes good for them, and the group may give the
+        # partition back to this very subscriber. Should it succeed, they may come twice, which harms nothing.
+        left = (message for message in window.messages if message.stage in (Stage.FINISHED, Stage.LEAVING))
+        self.publishing.pending.difference_update(message.outcome for message in left if message.outcome)
         self.work.close(window)
