@@ -128,8 +128,11 @@ class Call:
         self._stop()
 
     def leave(self) -> None:
-        """The partition is somebody else's: the claim is left as it is, unless the code comes to an end by itself."""
-        self._left = True
+        """The partition is somebody else's: the claim is left as it is, unless the code comes to an end by itself.
+
+        Code in a thread goes on whatever is said here, so it keeps its claim: a look-up beside it would find nothing.
+        """
+        self._left = self._async
         self._stop()
 
     def _expire(self, seconds: float) -> None:

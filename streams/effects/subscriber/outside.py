@@ -191,7 +191,7 @@ class OutsideCalls:
         seconds = parts.settings.lease_seconds
         while True:
             await asyncio.sleep(seconds / 3)
-            held = [(call.message, call.entry) for call in self._calls.values() if not call.message.window.closed]
+            held = [(call.message, call.entry) for call in self._calls.values()]
             held += [(ended.message, ended.entry) for ended in self._ended]
             for start in range(0, len(held), parts.settings.claims_max):
                 part = held[start : start + parts.settings.claims_max]
@@ -206,6 +206,6 @@ class OutsideCalls:
                         call.lose()
 
     def close(self, window: Window) -> None:
-        """What still runs for a partition that was given up is told to stop; its claims are left to the next owner."""
+        """What still runs for a partition that was given up is told to stop; its claims go to the next owner then."""
         for call in [call for call in self._calls.values() if call.message.window is window]:
             call.leave()
