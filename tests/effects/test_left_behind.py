@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from streams import App, EffectContext, Fail, Found, NotFound
 from streams.effects.port import Status

@@ -55,7 +55,6 @@ async def main(module: str, url: str, ledger_url: str, settings: dict[str, objec
     only = settings.pop("only", None)
     log, ledger = await open_log(url), await open_ledger(ledger_url)
     try:
-        await ledger.migrate()
         app = import_module(module).app
         told = SubscriberSettings(**settings)
         teller = EffectTeller()

@@ -268,7 +268,7 @@ def test_a_handler_of_a_subscriber_that_kills_its_process_uses_up_its_retries(tm
             assert await (await s.subscriber(only=["deadly", "ticks"])).gone() == 9
         await s.subscriber(only=["deadly", "ticks"])
         await s.books.finished("deadly", "ticks")
-        await s.close()
+        await s.close(9)
         await s.books.check("deadly")
         entry = await s.books.entry("deadly", "deadly/order")
         assert entry.status is Status.FAILED
