@@ -13,7 +13,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM python:3.13-slim
 COPY --from=build /wheels /wheels
 # The home is also where the provider keeps its database: a new volume takes its owner from there.
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[kafka,speed]" \
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[kafka,postgres,speed]" \
     && useradd --system --uid 10001 --home-dir /data --create-home streams
 ENV PYTHONUNBUFFERED=1
 USER 10001

@@ -85,8 +85,8 @@ KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}
 BROAD = {"Exception", "BaseException"}
 PUBLIC = (
     "App Cancelled ChildFailed Context Effect EffectContext Evicted Fail FencingToken Found Goto Graph InputConflict "
-    "NoSuchInterrupt Node NotFound Op OpError Refused Retry RunTerminal Send Signal StreamsError Subscription Task "
-    "TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow extend merge"
+    "NoSuchInterrupt Node NotFound Op OpError Refused RequestFailed Retry RunTerminal Send Signal StreamsError "
+    "Subscription Task TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow extend merge"
 ).split()
 
 

@@ -16,7 +16,7 @@ from streams.cli.logs import connect
 from streams.cli.look import reading
 from streams.cli.parser import Verbs, run_id
 from streams.cli.render import facts, local_time
-from streams.cli.terminal import console, error_text, note, plain, print_json, show
+from streams.cli.terminal import console, error_text, note, plain, print_json, show, text_of
 from streams.client import Client
 from streams.effects.port import Ledger
 from streams.errors import LedgerUnavailable, Refused, UsageError
@@ -123,7 +123,7 @@ async def _show(args: argparse.Namespace) -> int:
     if getattr(args, "json", False):
         print_json(found)
     else:
-        show(facts((name, plain(value)) for name, value in found.items() if value not in (None, "", {})))
+        show(facts((name, plain(text_of(value))) for name, value in found.items() if value not in (None, "", {})))
     return 0
 
 

@@ -17,7 +17,7 @@ from streams.cli.loader import load_app
 from streams.cli.logs import app_of, connect, existing
 from streams.cli.parser import Verbs, duration, json_value, run_id
 from streams.cli.render import facts, local_time
-from streams.cli.terminal import console, error_text, note, plain, print_json, safe, show
+from streams.cli.terminal import console, error_text, note, plain, print_json, safe, show, text_of
 from streams.client import Client
 from streams.effects.port import Entry, Key, Ledger, Query, Resolution, Status
 from streams.errors import Refused, UsageError
@@ -167,7 +167,7 @@ def _shown(name: str, value: Any) -> Text | str:
         return local_time(value)
     if name == "error":
         return plain(error_text(value["code"], value["message"]), "red")
-    return safe(value)
+    return safe(text_of(value))
 
 
 def _cures(entry: Entry) -> list[str]:

@@ -98,6 +98,9 @@ def _wait(run_id: str, item: Mapping[str, Any]) -> Text:
         return plain(f"timer {op} until {local_time(item.get('due'))}")
     if kind == "receive":
         return _with_cure(plain(f"signal {item['name']}"), f"streams signal {run_id} {item['name']} --value JSON")
+    if kind == "request" and item.get("state") == "waiting":
+        until = f", until {local_time(item['due'], '%H:%M:%S')}" if item.get("due") else ""
+        return plain(f"the reply to request {item['name']} (op {op}, attempt {item['attempt']}{until})")
     due = f", again at {local_time(item['due'], '%H:%M:%S')}" if item.get("due") else ""
     error = f": {_error(item)}" if item.get("code") else ""
     return plain(

@@ -13,7 +13,7 @@ from rich.text import Text
 from streams.cli.render import facts, local_time, status_text
 from streams.cli.terminal import error_text, plain, safe
 from streams.ops.deliveries import OutEffect
-from streams.ops.diagnose import Diagnosis, DoneTask, OpenTask
+from streams.ops.diagnose import Diagnosis, DoneTask, OpenRequest, OpenTask
 from streams.ops.texts import span
 
 __all__ = ["diagnosis"]
@@ -31,6 +31,10 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
     if found.tasks_done or found.tasks_open:
         yield _title("tasks")
         yield Padding(_tasks(found), (0, 0, 0, 2))
+    if found.requests_open:
+        yield _title("requests without a reply")
+        pairs = [(request.effect, _request(request)) for request in found.requests_open]
+        yield Padding(facts(pairs), (0, 0, 0, 2))
     if found.effects:
         yield _title("effects that are out")
         yield Padding(facts((effect.effect, _effect(effect)) for effect in found.effects), (0, 0, 0, 2))
@@ -52,6 +56,12 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
         told = advice.means
         for command in advice.commands:
             yield Padding(plain(command, "bold"), (0, 0, 0, 4))
+
+
+def _request(request: OpenRequest) -> str:
+    maybe = "; it may have been carried out" if request.may_have_happened else ""
+    since = local_time(request.since)
+    return f"op {request.op}, attempt {request.attempt}, {request.state} since {since}, key {request.key}{maybe}"
 
 
 def _title(text: str) -> Text:
@@ -119,7 +129,8 @@ def _entry(ledger: Mapping[str, Any]) -> Text:
     text = plain(f"ledger: {ledger['status']}", style)
     tries = f", try {ledger['deliveries']}" if ledger["deliveries"] != 1 else ""
     due = f", due {local_time(ledger['due'], '%H:%M:%S')}" if ledger["due"] else ""
-    owner = f", by {ledger['owner']}" if ledger["owner"] else ""
+    lease = local_time(ledger["lease_until"], "%H:%M:%S")
+    owner = f", by {ledger['owner']} until {lease}" if ledger["owner"] else ""
     error = f", {error_text(ledger['error']['code'], ledger['error']['message'])}" if ledger["error"] else ""
     return Text.assemble("; ", text, plain(f"{owner}{tries}{due}{error}"))
 

@@ -15,12 +15,16 @@ from streams.cli.parser import Verbs, log_url, seconds
 from streams.cli.serve import leave_if_held, loop_factory, stop_on_signals
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch_effects import SubscriberObserver
+from streams.effects.port import Ledger
 from streams.effects.subscriber import Subscriber, SubscriberSettings
-from streams.errors import LogDamaged, UsageError
+from streams.errors import LedgerUnavailable, LogDamaged, UsageError
 
-__all__ = ["add"]
+__all__ = ["add", "opened_ledger"]
 
 LEASE_SECONDS_MIN = 1.0
+START_SECONDS = 60.0
+"""How long a subscriber that starts waits for its ledger, as a worker does for its log."""
+PAUSE_SECONDS = 0.5
 
 
 def add(verbs: Verbs) -> None:
@@ -66,9 +70,8 @@ async def _serve(args: argparse.Namespace, app: App, names: list[str]) -> int:
     code = 0
     log = await open_log(log_url(args))
     try:
-        ledger = await open_ledger(ledger_url(args))
+        ledger = await opened_ledger(ledger_url(args))
         try:
-            await ledger.migrate()
             subscriber = Subscriber(
                 app,
                 log,
@@ -90,6 +93,22 @@ async def _serve(args: argparse.Namespace, app: App, names: list[str]) -> int:
         await log.close()
     leave_if_held(code)
     return code
+
+
+async def opened_ledger(url: str) -> Ledger:
+    """The ledger, as soon as it answers. The subscriber makes its tables, and waits for it later on by itself."""
+    loop = asyncio.get_running_loop()
+    deadline, told = loop.time() + START_SECONDS, False
+    while True:
+        try:
+            return await open_ledger(url)
+        except LedgerUnavailable as away:
+            if loop.time() >= deadline:
+                raise
+            if not told:
+                note(f"the ledger does not answer, trying again: {away}")
+            told = True
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _greet(app: App, names: list[str], log: str, ledger: str, *, as_json: bool) -> None:

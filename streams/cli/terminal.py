@@ -22,6 +22,7 @@ __all__ = [
     "safe",
     "short_json",
     "show",
+    "text_of",
 ]
 
 PIPE_COLUMNS = 120
@@ -74,6 +75,11 @@ def short_json(value: object, limit: int = 100) -> str:
     """A value on one line, cut where it gets long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return safe(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def text_of(value: object) -> str:
+    """A value of a JSON object for people: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def print_json(value: Any, *, flush: bool = False) -> None:

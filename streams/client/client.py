@@ -22,8 +22,10 @@ from streams.client.sender import BATCH_MAX, Sender, Sent
 from streams.errors import Refused, RunCancelled, UnknownRun, UsageError, WireError
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
+from streams.kernel.replies import CLASSES
 from streams.kernel.run import Status
 from streams.log.port import Log
+from streams.wire.messages import EffectMessage
 from streams.wire.topics import topics_of
 
 __all__ = ["ACCEPT_SECONDS", "Client"]
@@ -171,6 +173,28 @@ class Client:
         data = self.values.encode(value, f"signal {name!r} for run {run_id!r}")
         return await self._send(run_id, cmd.Signal(name, data), command_id)
 
+    async def reply(
+        self,
+        message: EffectMessage,
+        value: Any = None,
+        /,
+        *,
+        error: tuple[str, str, str] | None = None,
+        command_id: str | None = None,
+    ) -> Sent:
+        """Answer the request that a message of the outbox makes: with a value, or with an `error` (class, code, text).
+
+        The class is "retryable" (surely not done: it is asked for again), "terminal" (not done, and never will be) or
+        "unknown" (nobody can tell: a person is asked). `accepted` gives False where the request had its outcome before.
+        """
+        if error is not None and (error[0] not in CLASSES or value is not None):
+            raise UsageError(f"a reply takes a value, or an error whose class is one of {', '.join(CLASSES)}")
+        if not message.attempt:
+            raise UsageError(f"effect {message.effect_id} was emitted by ctx.emit: nobody waits for a reply to it")
+        data = None if error else self.values.encode(value, f"the reply to effect {message.effect_id}")
+        request = cmd.Reply(message.op, message.effect_id, message.attempt, message.epoch, data, error)
+        return await self._send(message.run_id, request, command_id)
+
     async def cancel(self, run_id: str, /, *, force: bool = False, operator: str = "") -> Sent:
         """Ask a run to end, so that its code can clean up; `force` ends it at once, without clean-up."""
         return await self._send(run_id, cmd.Cancel(force), None, operator)
@@ -184,7 +208,7 @@ class Client:
         return await self._send(run_id, cmd.Skip(op), None, operator)
 
     async def complete(self, run_id: str, op: str, value: Any, /, *, operator: str = "") -> Sent:
-        """Complete a task with a value that an operator vouches for."""
+        """Complete a task or request with a value that an operator vouches for."""
         data = self.values.encode(value, f"the value for op {op} of run {run_id!r}")
         return await self._send(run_id, cmd.Complete(op, data), None, operator)
 

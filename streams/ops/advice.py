@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from streams.ops.advice_repair import ROWS
+from streams.ops.advice_requests import REQUEST_ROWS
 
 __all__ = ["ADVICE", "Advice", "advice_for", "errors_page"]
 
@@ -119,7 +120,7 @@ _TABLE = (
         "OUTCOME_UNKNOWN",
         _OP,
         "An attempt may or may not have done its work: the worker died, or the time ran out, after it had begun. The "
-        "task is not idempotent, or its look-up could not tell.",
+        "task is not idempotent, or its look-up could not tell. A request: the reply says that nobody can tell.",
         "Look in the outside system under the idempotency key. It happened: complete the op with what it gave. It did"
         " not: retry. Go on without it: skip, and the code sees a failure with the code SKIPPED.",
         (_COMPLETE, _RETRY_OP, _SKIP),
@@ -127,8 +128,8 @@ _TABLE = (
     Advice(
         "RETRIES_EXHAUSTED",
         _OP,
-        "All attempts of the task failed; the last error is in the message. The op is parked where its retry says "
-        "`on_exhausted='park'`, else it has failed and the code has been told.",
+        "All attempts of the task or request failed; the last error is in the message. The op is parked where its "
+        "retry says `on_exhausted='park'`, else it has failed and the code has been told.",
         "For a parked op: remove the cause and retry, which gives a fresh budget.",
         (_RETRY_OP, _COMPLETE, _SKIP),
     ),
@@ -180,9 +181,10 @@ _TABLE = (
     ),
     Advice(
         "TIMED_OUT",
-        _OP,
-        "No answer came before the time given at the interrupt.",
-        "Nothing: the code has been told.",
+        "attempt, op",
+        "No answer came before the time given at the interrupt, or no reply before that given at the request.",
+        "Nothing: the code has been told, or the request is made again by the `retry` of its effect. If it happens "
+        "again and again, see whether anybody carries the effect out.",
     ),
     Advice(
         "WITHDRAWN",
@@ -199,8 +201,8 @@ _TABLE = (
     Advice(
         "INPUT_INVALID",
         _COMMAND,
-        "The value does not fit the type that the workflow, signal, interrupt or task asks for; the message has the "
-        "path.",
+        "The value does not fit the type that the workflow, signal, interrupt, task or request asks for; the message "
+        "has the path.",
         "Send it again in the right form. An interrupt stays open.",
     ),
     Advice(
@@ -240,7 +242,7 @@ _TABLE = (
     Advice(
         "NO_SUCH_OP",
         _COMMAND,
-        "The run has no open op of this id.",
+        "The run has no open op of this id, or it is none that takes the command.",
         "See what is open.",
         ("streams show RUN",),
     ),
@@ -253,7 +255,7 @@ _TABLE = (
     Advice(
         "NOT_A_TASK",
         _COMMAND,
-        "Only tasks can be completed.",
+        "Only tasks and requests can be completed.",
         "Answer an interrupt with resume; skip another op.",
         (_SKIP,),
     ),
@@ -291,8 +293,8 @@ _TABLE = (
     Advice(
         "DUPLICATE",
         _COMMAND,
-        "The command was taken before; it is not taken twice.",
-        "Nothing.",
+        "The command was taken before; it is not taken twice. A reply: the request has its outcome already.",
+        "Nothing. What a second reply says is kept in the history, should it be another one.",
     ),
     Advice(
         "DEAD_LETTER",
@@ -328,7 +330,7 @@ _TABLE = (
         "run.",
         "Produce with the murmur2 partitioner and the run id as key; then send the dead letter's bytes again.",
     ),
-    *(Advice(*row) for row in ROWS),
+    *(Advice(*row) for row in (*REQUEST_ROWS, *ROWS)),
 )
 
 ADVICE: dict[str, Advice] = {advice.code: advice for advice in _TABLE}

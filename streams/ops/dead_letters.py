@@ -120,6 +120,7 @@ class Post:
         self._target = topics.effect(effect) if effect else topics.commands
         self._marks: dict[int, Marks] = {}
         self._count = 0
+        self._topic_id = ""
 
     async def partitions(self) -> int:
         """How many partitions the topic has. Raises `Refused` where it does not exist."""
@@ -128,7 +129,7 @@ class Post:
             for name in (self.topic, self._target):
                 if name not in found:
                     raise Refused("NO_SUCH_TOPIC", f"there is no topic {name} in {self._log.url}")
-            self._count = found[self._target].partitions
+            self._count, self._topic_id = found[self._target].partitions, found[self._target].id
         return self._count
 
     async def letters(self, which: Which, progress: Progress | None = None) -> AsyncIterator[Letter]:
@@ -237,13 +238,12 @@ class Post:
         marks[found.key, self._mark(letter)] += 1
         value, headers = found.value, found.headers
         if not self._effect:
-            value, headers = await self._with_its_id(found)
+            value, headers = self._with_its_id(found)
         return NewRecord(self._target, partition, found.key, value, marked(headers, mark))
 
-    async def _with_its_id(self, letter: DeadLetter) -> tuple[bytes | None, Any]:
+    def _with_its_id(self, letter: DeadLetter) -> tuple[bytes | None, Any]:
         """A command without an id goes by its first place in the log, also from another one: so it counts once."""
-        topic_id = (await self._log.describe_topics([letter.topic]))[letter.topic].id
-        default_id = f"{topic_id}/{letter.partition}/{letter.offset}"
+        default_id = f"{self._topic_id}/{letter.partition}/{letter.offset}"
         try:
             command = decode_command(letter.key, letter.value, default_id=default_id, offset=letter.offset)
         except CommandUnreadable:

@@ -196,11 +196,11 @@ def _advice(effect: OutEffect, entry: Entry | None) -> Iterator[str]:
 def effect_lines(effects: Sequence[OutEffect]) -> Iterator[str]:
     """Each effect on a line."""
     for effect in effects:
-        what = f"request out: attempt {effect.attempt} of " if effect.attempt else "effect out: "
+        attempt = f", attempt {effect.attempt}" if effect.attempt else ""
         where = _where(effect.message)
         known = f"; ledger: {_known(effect.ledger)}" if effect.ledger is not None else ""
-        text = f"{effect.effect}, id {effect.effect_id}, key {effect.key}, offset {effect.offset}"
-        yield f"{what}{text}{where}{known}"
+        text = f"{effect.effect}, id {effect.effect_id}{attempt}, key {effect.key}, offset {effect.offset}"
+        yield f"effect out: {text}{where}{known}"
         yield from (f"    {command}" for command in effect.advice)
 
 

@@ -10,7 +10,7 @@ from streams.client.reading import Progress
 from streams.effects.port import Ledger
 from streams.kernel import bodies as ev
 from streams.kernel.bodies import Failure
-from streams.kernel.run import OpPhase, is_terminal
+from streams.kernel.run import OpPhase, is_out, is_terminal
 from streams.ops.advice import Advice, advice_for
 from streams.ops.deliveries import LedgerView, OutEffect, effect_lines, effects_of, join, ledger_view
 from streams.ops.nexts import Next, nexts
@@ -18,7 +18,16 @@ from streams.ops.ownership import Ownership, ownership
 from streams.ops.texts import iso, iso_ms, span
 from streams.ops.views import blocking_error
 
-__all__ = ["Diagnosis", "DoneTask", "LastError", "OpenTask", "Snapshot", "diagnose", "diagnosis_of"]
+__all__ = [
+    "Diagnosis",
+    "DoneTask",
+    "LastError",
+    "OpenRequest",
+    "OpenTask",
+    "Snapshot",
+    "diagnose",
+    "diagnosis_of",
+]
 
 
 class Snapshot(NamedTuple):
@@ -54,6 +63,19 @@ class OpenTask(NamedTuple):
     due: str | None
 
 
+class OpenRequest(NamedTuple):
+    """A request whose op is open: its `state` is waiting (for the reply), backoff, parked or held."""
+
+    op: str
+    effect: str
+    state: str
+    attempt: int
+    may_have_happened: bool
+    key: str | None
+    since: str
+    due: str | None
+
+
 class LastError(NamedTuple):
     """The latest thing that went wrong, and whether it is over."""
 
@@ -84,6 +106,7 @@ class Diagnosis(NamedTuple):
     backlog: int
     tasks_done: list[DoneTask]
     tasks_open: list[OpenTask]
+    requests_open: list[OpenRequest]
     effects: list[OutEffect]
     last_error: LastError | None
     advice: list[Advice]
@@ -134,6 +157,7 @@ def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, n
         backlog=backlog,
         tasks_done=list(_done(own)),
         tasks_open=_open(view),
+        requests_open=_requests(view),
         effects=list(effects_of(own)),
         last_error=_last_error(view, own),
         advice=_advice(view),
@@ -183,6 +207,23 @@ def _open(view: RunView) -> list[OpenTask]:
         )
         for op in ops
         if op.kind == "task"
+    ]
+
+
+def _requests(view: RunView) -> list[OpenRequest]:
+    return [
+        OpenRequest(
+            op.id,
+            op.name,
+            op.phase.value,
+            op.attempt,
+            may_have_happened=op.maybe or is_out(op),
+            key=op.key,
+            since=iso(op.since),
+            due=None if op.due is None else iso(op.due),
+        )
+        for op in (() if view.run is None else view.run.ops.values())
+        if op.kind == "request"
     ]
 
 
@@ -238,6 +279,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     for task in found.tasks_done:
         yield f"task done: {_of_op(task.op)}{task.name} {task.outcome}, attempt {task.attempt}, at {task.at}"
     yield from (_open_line(task) for task in found.tasks_open)
+    yield from (_request_line(request) for request in found.requests_open)
     yield from effect_lines(found.effects)
     if found.ledger_error:
         yield found.ledger_error
@@ -261,3 +303,9 @@ def _open_line(task: OpenTask) -> str:
         f"started, not done (attempt {task.attempt}, {task.state})" if task.started else f"not started ({task.state})"
     )
     return f"task open: op {task.op}: {task.name} {started}{maybe}{key}"
+
+
+def _request_line(request: OpenRequest) -> str:
+    maybe = "; it may have been carried out" if request.may_have_happened else ""
+    times = f"attempt {request.attempt}, {request.state}"
+    return f"request open: op {request.op}: {request.effect} ({times}) since {request.since}{maybe}, key {request.key}"

@@ -53,6 +53,10 @@ def _text(run: Run, op: OpState, codec: ValueCodec, now: int, app: App | None) -
         return f"wakes up at {iso(op.due or 0)}, {_when(op.due, now)}"
     if op.kind == "receive":
         return f"waits for signal {op.name}, {since}"
+    if op.kind == "request" and op.phase is OpPhase.WAITING:
+        until = f", until {iso(op.due)}" if op.due is not None else ""
+        reply = f"the reply to request {op.name} (attempt {op.attempt}{_of(op, app)}){until}"
+        return f"waits for {reply}, {since}{_asked(run, op)}"
     return _task(run, op, now, app)
 
 
@@ -66,10 +70,12 @@ def _task(run: Run, op: OpState, now: int, app: App | None) -> str:
         failed = "" if op.error is None else f"; the last one failed: {op.error.code}: {op.error.message}"
         again = f"retries {op.kind} {op.name} (attempt {op.attempt + 1}{_of(op, app)})"
         return f"{again} at {iso(op.due or 0)}, {_when(op.due, now)}{failed}"
-    asked = ", asked to stop" if op.asked or run.cancel_requested else ""
-    what = f"the reply to request {op.name}" if op.kind == "request" else f"task {op.name}"
-    until = f", until {iso(op.due)}" if op.due is not None else ""
-    return f"waits for {what} (attempt {op.attempt}{_of(op, app)}){until}, open for {span(now - op.since)}{asked}"
+    times = f"attempt {op.attempt}{_of(op, app)}"
+    return f"waits for task {op.name} ({times}), open for {span(now - op.since)}{_asked(run, op)}"
+
+
+def _asked(run: Run, op: OpState) -> str:
+    return ", asked to stop" if op.asked or run.cancel_requested else ""
 
 
 def _of(op: OpState, app: App | None) -> str:

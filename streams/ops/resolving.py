@@ -12,7 +12,7 @@ from streams.kernel.bodies import Failure
 from streams.kernel.commands import Reply
 from streams.log.port import NewRecord, Record
 from streams.ops.outbox import Stored, marked, marks_of, next_mark, stored_messages
-from streams.wire.records import decode_dead_letter, decode_effect
+from streams.wire.records import EffectMessage, decode_dead_letter, decode_effect
 
 __all__ = ["GIVEN_UP", "Resolved", "open_again", "settle_by_hand"]
 
@@ -40,10 +40,14 @@ async def settle_by_hand(client: Client, ledger: Ledger, key: Key, resolution: R
         entry = await ledger.resolve(key, resolution)
     if entry.published:
         return Resolved(entry, new=False)
+    told, operator = _told(resolution), resolution.operator
+    for other, _ in await _others(client, entry):
+        request = Reply(other.op, other.effect_id, other.attempt, other.epoch, *told)
+        await client.answer(other.run_id, request, operator=operator)
     reply = None
     if entry.attempt >= 1:  # somebody waits
-        request = Reply(entry.op, entry.effect_id, entry.attempt, entry.epoch, *_told(resolution))
-        reply = await client.answer(entry.run_id, request, operator=resolution.operator)
+        request = Reply(entry.op, entry.effect_id, entry.attempt, entry.epoch, *told)
+        reply = await client.answer(entry.run_id, request, operator=operator)
     outcome = Outcome(key, entry.effect_id, entry.epoch, entry.attempt, entry.status)
     await ledger.note_published([outcome])
     return Resolved(entry._replace(published=True), reply, new=new)
@@ -69,11 +73,12 @@ async def open_again(client: Client, ledger: Ledger, key: Key, operator: str) ->
     if entry is None:
         raise Refused("UNKNOWN_KEY", f"the ledger has no entry of {key.operation} under {key.key!r}")
     record = await _message_again(client, entry)
+    others = [] if record is None else [other for _, other in await _others(client, entry)]
     error = Failure("retryable", "NOT_DONE", "an operator found that it was not done")
     entry = await ledger.resolve(key, Resolution(Status.FAILED, error=error, again=True, operator=operator))
     if record is None:  # the subscriber has it before it still
         return Resolved(entry)
-    (offset,) = await client.log.append([record])
+    offset, *_ = await client.log.append([record, *others])
     return Resolved(entry, sent_to=f"{record.topic}[{record.partition}]@{offset}")
 
 
@@ -121,6 +126,32 @@ async def _letter(client: Client, entry: Entry, partition: int) -> Record | None
         if _is_of(stored, entry) and not letter.cut:
             found = record._replace(value=letter.value, headers=letter.headers)
     return found
+
+
+async def _others(client: Client, entry: Entry) -> list[tuple[EffectMessage, NewRecord]]:
+    """Requests of other ops under the same key, which were set aside with it: the last attempt of each, to send again.
+
+    Those that asked for something else under the key (KEY_CONFLICT) had their answer.
+    """
+    topics, name = client.topics, entry.key.operation
+    topic, dead = topics.effect(name), topics.effect_dead(name)
+    found: dict[str, tuple[EffectMessage, NewRecord]] = {}
+    if not await client.log.describe_topics([dead]):
+        return []
+    for partition in range(await client.partitions()):
+        span = await client.log.span(dead, partition)
+        async for record in scan(client.log, dead, partition, span.start, span.end):
+            try:
+                letter = decode_dead_letter(record.value or b"")
+                message = decode_effect(letter.value or b"")
+            except WireError:
+                continue
+            same = message.idempotency_key == entry.key.key and message.effect_id != entry.effect_id
+            if same and message.attempt >= 1 and letter.code != "KEY_CONFLICT" and not letter.cut:
+                headers = marked(letter.headers, f"{partition}@{record.offset}")
+                again = NewRecord(topic, partition, letter.key, letter.value, headers)
+                found[message.effect_id] = (message, again)
+    return list(found.values())
 
 
 def _is_of(stored: Stored, entry: Entry) -> bool:

@@ -129,6 +129,10 @@ class Teller:
         if body.kind == "interrupt":
             until = f", until {_time(body.due)}" if body.due is not None else ""
             return Told(f"asks{until}: {self._value(body.args)}", "ask")
+        if body.kind == "request":
+            key = "" if (body.key or "").startswith(event.identity) else f", key {body.key}"
+            until = f", until {_time(body.due)}" if body.due is not None else ""
+            return Told(f"{what} out, attempt {body.attempt}{key}{until}: {self._value(body.args)}")
         if body.kind == "task":
             key = f", key {body.key}" if body.key and not body.key.startswith(event.identity) else ""
             return Told(f"{what} {'started, attempt 1' if body.attempt else 'queued'}{key}{self._arguments(body.args)}")
@@ -138,7 +142,10 @@ class Teller:
         return "" if args is None else _call(self._codec.to_plain(args))
 
     def attempt_started(self, event: Event, body: ev.AttemptStarted) -> Told:
-        self._ops.setdefault(body.op, _Op("task")).attempt_at = event.at
+        known = self._ops.setdefault(body.op, _Op("task"))
+        known.attempt_at = event.at
+        if known.kind == "request":
+            return Told(f"{self._what(body.op)} out again, attempt {body.attempt}")
         return Told(f"{self._what(body.op)} started, attempt {body.attempt}")
 
     def attempt_failed(self, event: Event, body: ev.AttemptFailed) -> Told:

@@ -54,7 +54,7 @@ def blocking_error(view: RunView) -> Failure | None:
 
 
 def waiting(run: Run, codec: ValueCodec) -> list[dict[str, Any]]:
-    """What the run waits for, op by op: a task, a timer, an answer, a signal, or an operator."""
+    """What the run waits for, op by op: a task, a reply, a timer, an answer, a signal, or an operator."""
     return [_op(op, codec) for op in run.ops.values()]
 
 
@@ -75,10 +75,12 @@ def _op(op: OpState, codec: ValueCodec) -> dict[str, Any]:
     item: dict[str, Any] = {"kind": kind, "id": op.id, "name": op.name, "since": iso(op.since)}
     if op.phase is OpPhase.HELD:
         item["state"] = "held"
-    elif op.kind == "task" and kind != "parked":
+    elif op.kind in WORKED_ON and kind != "parked":
         item["state"] = op.phase.value
     if op.due is not None:
         item["due"] = iso(op.due)
+    if op.kind == "request":
+        item["effect"] = op.name
     if op.kind in WORKED_ON:
         item |= {"attempt": op.attempt, "key": op.key, "may_have_happened": op.maybe}
     if op.kind == "interrupt":

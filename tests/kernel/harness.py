@@ -29,6 +29,8 @@ from streams.kernel.run import (
     is_terminal,
     status_of,
 )
+from streams.wire.messages import EffectMessage
+from streams.wire.outbox import message_of
 from streams.wire.values import ValueCodec
 
 __all__ = ["SECOND", "Harness", "failure", "weigh"]
@@ -83,7 +85,8 @@ class Harness:
         self._frozen: list[tuple[Run, str]] = []
         self._deliveries: set[int] = set()
         self._scheduled: set[str] = set()
-        self._effects: set[str] = set()
+        self.messages: dict[tuple[str, int], EffectMessage] = {}
+        """What has left for the outbox, by op and attempt."""
         self._ids: set[str] = set()
         self.deploy(app)
 
@@ -171,6 +174,14 @@ class Harness:
     def fail(self, op: str, error: ev.Failure | None = None) -> list[Event]:
         """The running attempt of `op` has failed."""
         return self.feed(Outcome(op, self.run.ops[op].attempt, None, error or failure()))
+
+    def reply(self, op: str, value: Any = None, *, error: tuple[str, str, str] | None = None, **other: Any) -> Any:
+        """A subscriber answers the current attempt of a request; `other` says something else than the message does."""
+        state = self.run.ops.get(op)
+        token = (1, 1) if state is None else (state.attempt, state.epoch)
+        data = None if error is not None else self.codec.encode(value)
+        reply = cmd.Reply(op, f"{self.run.identity}/{op}", *token, data, error)
+        return self.command(reply._replace(**other))
 
     def due(self, op: str) -> list[Event]:
         return self.feed(Due(op))
@@ -331,9 +342,13 @@ class Harness:
             assert event.body.op not in self._scheduled, "an op id was used twice"
             assert (after.generation == 1) == (not event.body.op.startswith("g"))
             self._scheduled.add(event.body.op)
-        elif isinstance(event.body, ev.EffectEmitted):
-            assert event.body.op not in self._effects
-            self._effects.add(event.body.op)
+        message = message_of(event, after)
+        if message is not None:
+            assert (message.op, message.attempt) not in self.messages, "a message was sent twice"
+            first = self.messages.get((message.op, 1), message)
+            again = first._replace(attempt=message.attempt, epoch=message.epoch, at=message.at)
+            assert message == again, "an attempt differs in more than its number"
+            self.messages[message.op, message.attempt] = message
         assert not self.checked or after.size == weigh(after), (
             f"{event.type}: size {after.size}, weighed {weigh(after)}"
         )

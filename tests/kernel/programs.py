@@ -14,6 +14,9 @@ VARIANTS = ("good", "mined", "other", "gone", "newer")
 """good; a bug at each mine; a step more at the beginning; no workflow; only a newer version."""
 
 
+LEAVES = ("run", "request", "sleep", "ask", "receive")
+
+
 class State(TypedDict, total=False):
     programs: list[Any]
     rounds: int
@@ -25,6 +28,10 @@ def build(variant: str) -> App:
     app = App("programs")
     word = app.signal("word", int)
     note = app.effect("note", list)
+    effects = {
+        "charge": app.effect("charge", int, reply=int, retry=Retry(max_attempts=2)),
+        "ship": app.effect("ship", int, reply=int, retry=Retry(max_attempts=2, on_exhausted="park")),
+    }
 
     @app.task(retry=Retry(max_attempts=3))
     async def work(ctx: TaskContext, n: int) -> int:
@@ -46,6 +53,8 @@ def build(variant: str) -> App:
         kind, *rest = program
         if kind == "run":
             return ctx.run(tasks[rest[0]], rest[1])
+        if kind == "request":
+            return ctx.request(effects[rest[0]], 1, timeout=rest[1])
         if kind == "sleep":
             return ctx.sleep(rest[0])
         if kind == "ask":
@@ -54,10 +63,7 @@ def build(variant: str) -> App:
 
     def branches(ctx: Context, programs: list[Any]) -> list[Op[Any]]:
         return [
-            leaf(ctx, program)
-            if program[0] in ("run", "sleep", "ask", "receive")
-            else ctx.spawn(interpret(ctx, program))
-            for program in programs
+            leaf(ctx, program) if program[0] in LEAVES else ctx.spawn(interpret(ctx, program)) for program in programs
         ]
 
     async def grouped(ctx: Context, kind: str, rest: list[Any]) -> Any:
@@ -75,7 +81,7 @@ def build(variant: str) -> App:
 
     async def interpret(ctx: Context, program: Any) -> Any:
         kind, *rest = program
-        if kind in ("run", "sleep", "ask", "receive"):
+        if kind in LEAVES:
             try:
                 return await leaf(ctx, program)
             except TimedOut:
@@ -168,6 +174,7 @@ def _graph(app: App, version: int, variant: str, interpret: Any) -> None:
 
 _leaves = st.one_of(
     st.tuples(st.just("run"), st.sampled_from(["work", "work", "once", "found"]), st.integers(0, 9)),
+    st.tuples(st.just("request"), st.sampled_from(["charge", "ship"]), st.sampled_from([None, 3])),
     st.tuples(st.just("sleep"), st.integers(0, 9)),
     st.tuples(st.just("ask"), st.sampled_from([None, None, 5])),
     st.tuples(st.just("receive")),

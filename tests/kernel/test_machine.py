@@ -18,7 +18,7 @@ from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.commands import Command
 from streams.kernel.inputs import Due, Noted, Outcome
-from streams.kernel.run import OpPhase, Phase, Status, is_terminal
+from streams.kernel.run import WORKED_ON, OpPhase, Phase, Status, is_terminal
 from tests.kernel.harness import SECOND, Harness, failure
 from tests.kernel.programs import VARIANTS, build, programs
 
@@ -30,6 +30,12 @@ FAILURES = [
     failure("NOT_DONE", "exhausted"),
     failure("STOPPED", "cancelled"),
     failure("VALUE_TOO_LARGE", "terminal"),
+]
+ERRORS = [
+    ("retryable", "BUSY", "try again"),
+    ("terminal", "DECLINED", "no money"),
+    ("unknown", "LOST", "nobody knows"),
+    ("fatal", "WHAT", "no class"),
 ]
 APPS = {variant: build(variant) for variant in VARIANTS}
 long_programs = st.tuples(st.just("seq"), st.lists(programs, min_size=2, max_size=5))
@@ -122,6 +128,34 @@ class Runs(RuleBasedStateMachine):
             before = self.harness.run
             self.harness.feed(Outcome(op, attempt, b"1" if good else None, None if good else failure()))
             assert self.harness.run == before
+
+    @rule(
+        data=st.data(),
+        value=st.sampled_from([3, 4, "bad"]),
+        error=st.sampled_from([None, None, *ERRORS]),
+        other=st.sampled_from([{}, {}, {}, {"attempt": 9}, {"epoch": 99}, {"effect_id": "r@7/1"}]),
+        again=st.booleans(),
+    )
+    def replies(self, data: st.DataObject, value: Any, error: Any, other: Any, again: bool) -> None:
+        known = [body.op for body in self.harness.of(ev.OpScheduled) if body.kind == "request"]
+        if known:
+            op = data.draw(st.sampled_from(known))
+            for _ in range(2 if again else 1):
+                self._reply(op, value, error, other)
+
+    def _reply(self, op: str, value: Any, error: Any, other: Any) -> None:
+        run = self.harness
+        before = run.run.ops.get(op)
+        run.reply(op, value, error=error, **other)
+        if before is None or other or before.phase is OpPhase.HELD:
+            counts = False
+        elif error is None:
+            counts = value != "bad"
+        else:
+            out, parked = before.phase is OpPhase.WAITING, before.phase is OpPhase.PARKED
+            counts = {"terminal": True, "unknown": not parked, "retryable": out}.get(error[0], False)
+        after = run.run.ops.get(op)
+        assert counts == (after != before), (before, after)
 
     @precondition(lambda self: self.active)
     @rule(data=st.data())
@@ -216,14 +250,18 @@ class Runs(RuleBasedStateMachine):
         self.harness.take_over()
 
     @precondition(lambda self: self.active)
-    @rule(data=st.data(), kind=st.sampled_from(["outcome", "due", "cancel", "signal", "answer", "retry"]))
+    @rule(data=st.data(), kind=st.sampled_from(["outcome", "reply", "due", "cancel", "signal", "answer", "retry"]))
     def abort(self, data: st.DataObject, kind: str) -> None:
         input_ = self._input(data, kind)
         if input_ is not None:
             self.harness.abort(input_)
 
     @precondition(lambda self: self.active)
-    @rule(data=st.data(), kind=st.sampled_from(["outcome", "due", "signal", "answer", "retry"]), sure=st.integers(0, 3))
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(["outcome", "reply", "due", "signal", "answer", "retry"]),
+        sure=st.integers(0, 3),
+    )
     def stop(self, data: st.DataObject, kind: str, sure: int) -> None:
         input_ = self._input(data, kind)
         if input_ is not None and sure == 3:
@@ -236,12 +274,16 @@ class Runs(RuleBasedStateMachine):
         requests: dict[str, Any] = {
             "cancel": cmd.Cancel(),
             "signal": cmd.Signal("word", b"3"),
-            "answer": cmd.Resume(b"3", op),
+            "answer": cmd.Resume(data.draw(st.sampled_from([b"3", b'"bad"'])) if kind == "answer" else b"", op),
             "retry": cmd.Retry(),
         }
         if kind in requests:
             return Command("r", requests[kind], f"x{len(run.log)}", run.offset)
-        if op is None or (kind == "outcome" and run.run.ops[op].name.startswith("graph.")):
+        if kind == "reply" and op is not None:
+            state = run.run.ops[op]
+            reply = cmd.Reply(op, f"{run.run.identity}/{op}", state.attempt, state.epoch, b"3")
+            return Command("r", reply, f"x{len(run.log)}", run.offset)
+        if op is None or kind == "reply" or (kind == "outcome" and run.run.ops[op].name.startswith("graph.")):
             return None
         return Due(op) if kind == "due" else Outcome(op, run.run.ops[op].attempt, b"3")
 
@@ -290,8 +332,8 @@ class Runs(RuleBasedStateMachine):
     def _help(self) -> None:
         """Give the run what it names."""
         run = self.harness
-        # Tasks first: code that has ended waits for them, while a receive of it takes nothing any more.
-        op = min(run.run.ops.values(), key=lambda op: op.kind != "task")
+        # What is worked on first: code that has ended waits for it, while a receive of it takes nothing any more.
+        op = min(run.run.ops.values(), key=lambda op: op.kind not in WORKED_ON)
         if op.phase is OpPhase.RUNNING:
             if op.asked or run.app.task_named(op.name) is None:
                 run.fail(op.id, failure("STOPPED", "terminal"))
@@ -299,6 +341,8 @@ class Runs(RuleBasedStateMachine):
                 run.feed(run.execute(op))
         elif op.phase is OpPhase.PARKED:
             run.complete(op.id, self._value(op.id))
+        elif op.kind == "request" and op.phase is OpPhase.WAITING:
+            run.reply(op.id, 1)
         elif op.phase is OpPhase.QUEUED:
             run.due(op.id)
         elif op.due is not None:

@@ -98,7 +98,7 @@ def test_the_ledger_says_what_became_of_an_effect_and_what_to_do() -> None:
         assert parked.message.letter == f"{shop.partition('o-1')}@{at}"
         (line, *_) = effect_lines([parked])
         assert "ledger: parked: OUTCOME_UNKNOWN: who knows" in line
-        assert line.startswith("request out: attempt 1 of payments, id o-1@7/2, key pay/o-1")
+        assert line.startswith("effect out: payments, id o-1@7/2, attempt 1, key pay/o-1")
 
     play(story)
 

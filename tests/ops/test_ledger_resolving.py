@@ -202,3 +202,39 @@ def test_the_ledger_keeps_entries_for_twice_the_topic_and_once_its_letters() -> 
         assert (unknown.seconds, "there is no topic" in unknown.reason) == (None, True)
 
     play(story)
+
+
+def test_everybody_who_asked_under_the_key_of_the_ledger_is_told() -> None:
+    """Two runs have asked for the same payment; both were set aside with it."""
+
+    async def story(shop: Shop) -> None:
+        one, two = message("o-1"), message("o-2", key="pay/o-1")
+        await shop.entry(one, Status.PARKED)
+        for each in (one, two, two._replace(attempt=2)):
+            await shop.set_aside(each, await shop.put(each))
+        conflict = message("o-3", key="pay/o-1")
+        await shop.set_aside(conflict, await shop.put(conflict), code="KEY_CONFLICT")
+        await settle_by_hand(shop.client, shop.ledger, key_of("o-1"), DONE)
+        found = {command.run_id: command.request for run in ("o-1", "o-2") for command in await replies(shop, run)}
+        assert {run: (reply.effect_id, reply.attempt, reply.value) for run, reply in found.items()} == {
+            "o-1": ("o-1@7/2", 1, DONE.response),
+            "o-2": ("o-2@7/2", 2, DONE.response),
+        }
+
+    play(story)
+
+
+def test_everybody_who_asked_under_the_key_is_sent_back_to_the_ledger() -> None:
+    async def story(shop: Shop) -> None:
+        one, two = message("o-1"), message("o-2", key="pay/o-1")
+        await shop.entry(one, Status.PARKED)
+        for each in (one, two):
+            await shop.set_aside(each, await shop.put(each))
+            await shop.take(each.run_id)
+        await open_again(shop.client, shop.ledger, key_of("o-1"), "ada")
+        for each in (one, two):
+            found = await shop.records(TOPICS.effect(EFFECT), shop.partition(each.run_id))
+            copies = [record for record in found if SENT_BACK in read_headers(record.headers)]
+            assert encode_effect(each) in [record.value for record in copies]
+
+    play(story)

@@ -25,6 +25,7 @@ from streams.wire.topics import topics_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = f"{ROOT / 'examples' / 'order.py'}:app"
+BY_REQUEST = f"{ROOT / 'examples' / 'order_request.py'}:app"
 START = ["start", "order", "--run-id", "o-1", "--input"]
 
 
@@ -35,7 +36,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.cli.ask.ANSWER_SECONDS", 0.2)
     monkeypatch.setattr("streams.cli.bulk.SILENCE_SECONDS", 0.5)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("STREAMS_LOG", "STREAMS_APP", "STREAMS_DEBUG"):
+    for name in ("STREAMS_LOG", "STREAMS_APP", "STREAMS_DEBUG", "STREAMS_LEDGER"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -72,6 +73,21 @@ WRONG = [  # arguments, a part of the one line
     (["show", "x" * 201], "a run id takes 201 bytes"),
     (["demo", "cake"], "invalid choice: 'cake'"),
     (["demo", "--approve", "--reject"], "--reject: not allowed with argument --approve"),
+    (["demo", "--via", "pigeon"], "--via: invalid choice: 'pigeon'"),
+    (["demo", "--ledger", "sqlite:///x.db"], "--ledger is for --via subscriber"),
+    (["demo", "report", "--via", "subscriber"], "is written into PostgreSQL: add --ledger postgresql://…"),
+    (["demo", "order", "--via", "subscriber", "--ledger", "x"], "'x' is no address of a ledger"),
+    (["subscribe"], "missing: MODULE:APP; see: streams subscribe --help"),
+    (["subscribe", "nowhere.py:app"], "there is no file nowhere.py"),
+    (["subscribe", ORDER], "order.py:app has no subscriber; write one: @app.subscriber(EFFECT)"),
+    (["subscribe", BY_REQUEST, "--only"], "--only: expected at least one argument"),
+    (["subscribe", BY_REQUEST, "--only", "shipments"], "has no subscriber of shipments; it has: payments"),
+    (["subscribe", BY_REQUEST, "--lease", "0.5"], "--lease: a claim lasts at least 1 s"),
+    (["subscribe", BY_REQUEST, "--lease", "long"], "--lease: 'long' is no number of seconds"),
+    (["subscribe", BY_REQUEST, "--ledger", "redis://h"], "'redis://h' is no address of a ledger"),
+    (["subscribe", BY_REQUEST, "--ledger", "sqlite:///x/y/z.db"], "does not exist"),
+    (["subscribe", BY_REQUEST, "--log", "nonsense"], "'nonsense' is no address of a log"),
+    (["subscribe", BY_REQUEST, "--app", "my app"], "app 'my app': use 1 to 100 ASCII letters"),
     (["topics", "drop", ORDER], "invalid choice: 'drop'"),
     (["topics", "create"], "missing: MODULE:APP"),
     (["topics", "create", ORDER, "--partitions", "0"], "--partitions: '0' is no whole number from 1 to"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from urllib.parse import urlsplit
 
 import pytest
 
 from streams.cli.loader import load_file
 from streams.cli.parser import LOG_DEFAULT
 from streams.dev import kafka, packages, postgres
+from streams.effects.subscriber import SubscriberSettings
 from streams.log.kafka.settings import parse_url
 from streams.runtime import closing
 from streams.runtime.settings import WorkerSettings
@@ -83,8 +85,35 @@ def test_a_stop_waits_longer_than_a_worker_takes():
     assert int(grace[1]) >= longest + 5, "a busy machine takes longer than its bounds"
 
 
-def test_workers_can_be_scaled():
-    assert not {"container_name", "ports", "volumes"} & set(SERVICES[SCALED]), "one of each would be shared by all"
+def test_the_subscriber_finds_log_ledger_provider_and_an_app_with_a_worker():
+    environment, worker = SERVICES["subscriber"]["environment"], SERVICES["requests"]
+    assert load_file(ROOT / "examples" / "order_request.py").app.name == environment["STREAMS_APP"]
+    assert environment["STREAMS_APP"] == worker["environment"]["STREAMS_APP"]
+    assert SERVICES["subscriber"]["command"][1] == worker["command"][1]
+    for name in ("STREAMS_LOG", "ORDERS_PROVIDER"):
+        assert environment[name] == SERVICES["worker"]["environment"][name]
+    ledger = urlsplit(environment["STREAMS_LEDGER"])
+    user = SERVICES["postgres"]["environment"]["POSTGRES_USER"]
+    assert (ledger.scheme, ledger.username, ledger.hostname) == ("postgresql", user, "postgres")
+    assert (ledger.port, ledger.path) == (5432, f"/{SERVICES['postgres']['environment']['POSTGRES_DB']}")
+    assert set(SERVICES["subscriber"]["depends_on"]) == {"kafka", "postgres", "provider"}
+    assert SERVICES["subscriber"]["profiles"] == worker["profiles"]
+
+
+def test_a_stop_waits_longer_than_a_subscriber_takes():
+    settings = SubscriberSettings()
+    grace = re.fullmatch(r"(\d+)s", SERVICES["subscriber"]["stop_grace_period"])
+    assert int(grace[1]) >= settings.stop_seconds + settings.drain_seconds + settings.poll_seconds + 5
+
+
+def test_the_image_can_reach_a_ledger_in_postgres():
+    (extras,) = re.findall(r"\[([\w,]+)\]\"", " ".join(text for name, text in compose.instructions() if name == "RUN"))
+    assert "postgres" in extras.split(",")
+
+
+@pytest.mark.parametrize("name", [SCALED, "requests", "subscriber"])
+def test_workers_can_be_scaled(name: str):
+    assert not {"container_name", "ports", "volumes"} & set(SERVICES[name]), "one of each would be shared by all"
 
 
 def test_what_is_depended_on_can_be_found_healthy():

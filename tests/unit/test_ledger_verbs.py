@@ -200,8 +200,9 @@ def test_a_ledger_of_a_newer_release_is_told_of(capsys) -> None:
 # ---- looking --------------------------------------------------------------------------------------------------------
 
 
-async def several(shop: Shop) -> None:
-    await shop.entry(message("o-1"), Status.PARKED)
+async def several(shop: Shop, skip: int = 0) -> None:
+    if not skip:
+        await shop.entry(message("o-1"), Status.PARKED)
     await shop.entry(message("o-2"), Status.DONE, response=b'{"id":"p-2"}')
     await shop.entry(message("o-3"), Status.FAILED, due_in=3_600.0)
     await shop.entry(message("o-4"), Status.UNCERTAIN, due_in=3_600.0)
@@ -364,6 +365,36 @@ def test_a_ledger_that_is_away_keeps_dead_letters_of_effects_from_going_back(cap
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "it knows what only a person may repeat, so nothing was sent back" in err
+
+
+# ---- the same on a server -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_the_verbs_work_on_a_ledger_in_postgres(database: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("STREAMS_LEDGER", database)
+    assert run("ledger", "list") == 1
+    assert "has no tables of a ledger" in capsys.readouterr().err
+
+    async def story(shop: Shop) -> None:
+        shop.ledger = await open_ledger(database)
+        await shop.ledger.migrate()
+        await letters(shop)
+        await several(shop, skip=1)
+        await shop.ledger.close()
+
+    set_up(story)
+    assert run("ledger", "list", "--json") == 0
+    assert [line["status"] for line in lines(capsys)] == ["parked", "done", "failed", "uncertain"]
+    assert run("dead-letters", "send-back", "--effect", EFFECT, "--all") == 1
+    assert "1 sent back, 0 were before, 1 refused" in capsys.readouterr().out
+    assert run(*RESOLVE, "--done", '{"id": "p-7"}', "--json") == 0
+    assert lines(capsys)[0]["response"] == {"id": "p-7"}
+    assert len(replies()) == 1
+    assert run("ledger", "show", "pay/o-1", "--effect", EFFECT) == 0
+    assert "p-7" in capsys.readouterr().out
+    assert run("ledger", "clean", "--older-than", "0s", "--force", "--json") == 0
+    assert lines(capsys)[0]["deleted"] == {EFFECT: 2}
 
 
 # ---- forgetting -----------------------------------------------------------------------------------------------------

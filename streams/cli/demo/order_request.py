@@ -9,6 +9,7 @@ from typing import Any
 from streams.cli.demo.order import ORDER, RUN, ask_provider, provider
 from streams.cli.demo.play import Ending, Play
 from streams.cli.demo.stage import Child, Stuck
+from streams.cli.terminal import text_of
 
 __all__ = ["tell"]
 
@@ -22,6 +23,7 @@ AFTER_PAYING = f"effect.called/{EFFECT}:2"
 async def tell(play: Play) -> Ending:
     """Play it and say what came of it."""
     say, stage = play.narrator, play.stage
+    await play.prepare_ledger()
     say.title(
         "streams demo order --via subscriber",
         "the worker asks, a subscriber pays; both are killed at the worst moments, and the order is paid once",
@@ -94,7 +96,7 @@ async def _ending(play: Play, port: int, ended: dict[str, Any], *, approved: boo
     play.narrator.facts("what the provider counts", counted)
     if entry is not None:
         shown = ("status", "deliveries", "looks", "response")
-        play.narrator.facts("what the ledger knows of the payment", {name: entry[name] for name in shown})
+        play.narrator.facts("what the ledger knows of the payment", {name: text_of(entry[name]) for name in shown})
     facts = {
         **ended,
         "worker_kills": play.stage.kills,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from streams.authoring.app import App
 from streams.cli.demo.narrator import Narrator
 from streams.cli.demo.stage import Child, Stage
-from streams.cli.ledgers import is_there, open_ledger
+from streams.cli.ledgers import open_ledger
 from streams.cli.loader import load_file, rename
 from streams.cli.logs import open_log
 from streams.cli.render import history_lines
@@ -133,10 +133,16 @@ class Play:
                 count += len([record async for record in scan(self._log, topic, partition, span.start, span.end)])
         return count
 
+    async def prepare_ledger(self) -> None:
+        """Make its tables: an address that is wrong is told of before anything is started."""
+        ledger = await open_ledger(self.stage.ledger)
+        try:
+            await ledger.migrate()
+        finally:
+            await ledger.close()
+
     async def ledger_entry(self, effect: str, key: str) -> dict[str, Any] | None:
         """What the ledger knows of an operation."""
-        if not is_there(self.stage.ledger):
-            return None
         ledger = await open_ledger(self.stage.ledger)
         try:
             wanted = Key(self._app.name, effect, key)

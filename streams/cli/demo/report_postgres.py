@@ -20,6 +20,7 @@ AFTER_WRITING = f"effect.called/{EFFECT}"
 async def tell(play: Play) -> Ending:
     """Play it and say what came of it."""
     say, stage = play.narrator, play.stage
+    await play.prepare_ledger()
     say.title(
         "streams demo report --via subscriber",
         "a row and the note that it was written are one transaction; the subscriber is killed in the middle of it",

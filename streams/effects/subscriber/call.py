@@ -105,6 +105,7 @@ class Call:
         self._parts = parts
         self._subscription = subscription
         self._ended = ended
+        self._begun = False
         self._late = False
         self._left = False
         self._context = context_of(parts, message, self.entry)
@@ -114,6 +115,11 @@ class Call:
         self._async = subscription.is_async
         if self.looking and subscription.reconcile is not None:
             self._async = inspect.iscoroutinefunction(subscription.reconcile)
+
+    @property
+    def stopping(self) -> asyncio.Task[None] | None:
+        """What comes to its end soon because it was told to; nothing where that helps nothing, as with a thread."""
+        return self._task if self._async and self._context.cancelled else None
 
     def start(self) -> None:
         """Begin; the time-out counts from here."""
@@ -147,12 +153,15 @@ class Call:
 
     def _stop(self) -> None:
         self._context.cancelled = True
-        if self._async and self._task is not None:
-            self._task.cancel()
+        if self._async and self._task is not None and self._begun:
+            self._task.cancel()  # a task that is cancelled before its first step would never tell of its end
 
     async def _main(self) -> None:
+        self._begun = True
         end: End | None = None
         try:
+            if self._context.cancelled:
+                raise asyncio.CancelledError
             end = await (self._look_up() if self.looking else self._carry_out())
         except asyncio.CancelledError as error:
             if self._late and not self._left:
@@ -187,9 +196,9 @@ class Call:
     async def _look_up(self) -> End:
         parts, subscription = self._parts, self._subscription
         reconcile = subscription.reconcile
-        if reconcile is None:
-            text = "a subscriber ended in the middle of it"
-            return End(How.MAYBE, failure=self.entry.error or Failure("unknown", "SUBSCRIBER_LOST", text))
+        lost = Failure("unknown", "SUBSCRIBER_LOST", "a subscriber ended in the middle of it")
+        if reconcile is None:  # nothing but a claim that is over leads here
+            return End(How.MAYBE, failure=lost)
         try:
             payload = payload_of(parts, subscription, self.message)
         except (Refused, ValueUnreadable) as error:
@@ -206,7 +215,7 @@ class Call:
         if isinstance(found, Found):
             return encoded(parts, subscription, found.value)
         if isinstance(found, NotFound):
-            return End(How.NOT_FOUND, failure=self.entry.error)
+            return End(How.NOT_FOUND, failure=self.entry.error or lost)
         reason = found.reason if isinstance(found, Unknown) else f"it returned {type(found).__name__}"
         return End(How.UNCLEAR, failure=Failure("unknown", "OUTCOME_UNKNOWN", f"the look-up cannot tell: {reason}"))
 

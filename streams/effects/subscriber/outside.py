@@ -21,6 +21,7 @@ __all__ = ["OutsideCalls"]
 _GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
+_END_SECONDS = 1.0
 
 
 class _Ended:
@@ -204,6 +205,12 @@ class OutsideCalls:
                             self._station.name, message.ask.effect_id, message.ask.run_id
                         )
                         call.lose()
+
+    async def end(self) -> None:
+        """Let handlers that were cancelled come to their end, while what they use is still open."""
+        stopping = [task for call in self._calls.values() if (task := call.stopping) is not None]
+        if stopping:
+            await asyncio.wait(stopping, timeout=_END_SECONDS)
 
     def close(self, window: Window) -> None:
         """What still runs for a partition that was given up is told to stop; its claims go to the next owner then."""
