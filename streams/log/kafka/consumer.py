@@ -254,7 +254,10 @@ class GroupConsumer:
         Metadata without a generation fences nothing at the broker: a member that was thrown out would write on.
         With the last good one its commits are refused, as they have to be.
         """
-        metadata = self.patience.within(_METADATA_SECONDS, (client or self._client).consumer_group_metadata)
+        try:
+            metadata = self.patience.within(_METADATA_SECONDS, (client or self._client).consumer_group_metadata)
+        except RuntimeError:  # it has none to give, as one that closes after it was thrown out: the call said nothing
+            metadata = None
         if metadata is not None and generation(metadata) >= 0:
             self._token = bytes(metadata)
         return self._token

@@ -16,7 +16,7 @@ from streams.effects.port import Entry, Key, Ledger, Query, Status
 from streams.errors import WireError
 from streams.kernel.commands import Reply
 from streams.log.port import Log, Record, TopicPartition
-from streams.wire.commands import decode_command
+from streams.wire.commands import CommandUnreadable, decode_command
 from streams.wire.records import DeadLetter, EffectMessage, decode_dead_letter, decode_effect
 from streams.wire.topics import Topics
 from tests.effects.real.till import TABLE
@@ -103,7 +103,10 @@ class Books:
         """All replies, by effect id, epoch and attempt."""
         found: dict[tuple[str, int, int], list[Reply]] = {}
         for record in await self._records(self.topics.commands):
-            request = decode_command(record.key, record.value, default_id="", offset=record.offset).request
+            try:
+                request = decode_command(record.key, record.value, default_id="", offset=record.offset).request
+            except CommandUnreadable:
+                continue  # of a foreign producer
             if isinstance(request, Reply):
                 found.setdefault((request.effect_id, request.epoch, request.attempt), []).append(request)
         return found

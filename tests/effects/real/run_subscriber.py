@@ -19,6 +19,25 @@ from streams.runtime import crash
 from tests.system.run_worker import Teller
 
 
+class EffectTeller(Teller):
+    """What a subscriber is told beside that."""
+
+    def effect_partition(self, effect, number, state, detail):
+        self.say("effect partition", effect, number, state, detail)
+
+    def effect_refused(self, effect, what, run_id, code, message):
+        self.say("refused", effect, what, run_id, code, message)
+
+    def claim_lost(self, effect, effect_id, run_id):
+        self.say("claim lost", effect, effect_id, run_id)
+
+    def ledger_away(self, url, reason):
+        self.say("ledger away", url, reason)
+
+    def ledger_back(self, url):
+        self.say("ledger back", url)
+
+
 def strike_at(wanted: str, armed: Path, number: int) -> None:
     """Get a signal at this crash point (`POINT/EFFECT`) once the file is there: before, the process works in peace."""
 
@@ -36,10 +55,9 @@ async def main(module: str, url: str, ledger_url: str, settings: dict[str, objec
     only = settings.pop("only", None)
     log, ledger = await open_log(url), await open_ledger(ledger_url)
     try:
-        await ledger.migrate()
         app = import_module(module).app
         told = SubscriberSettings(**settings)
-        teller = Teller()
+        teller = EffectTeller()
         subscriber = Subscriber(app, log, ledger, settings=told, observer=teller, only=only)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscriber.stop)
         teller.say("ready")

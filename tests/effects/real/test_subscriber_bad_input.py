@@ -189,7 +189,6 @@ def test_replies_of_a_foreign_subscriber_for_a_run_or_an_op_that_is_not_there(tm
         assert await s.history.result("run") == ["rs-1", "row of o-1"]
         await s.books.finished("holds", "rows", "ticks")
         await s.close()
-        await s.books.check("holds", "rows", "ticks")
         checked = await s.check()
         assert {letter.offset for letter in checked.letters} == set(letters)
         assert s.outside.holds("o-1") == 1
@@ -219,8 +218,10 @@ def test_f17_a_subscriber_whose_offset_lies_below_the_start_of_the_topic_skips_n
         second = await s.subscriber(only=["ticks"])
         wanted = {order + "x" for order in orders if s.history.partition(order + "x") != number}
         await until(lambda: wanted <= {call.key.partition("/")[2] for call in s.calls("tick")}, "the other partition")
-        await until(lambda: "below" in str(second.said) or "refused" in str(second.said), f"words: {second.said}")
-        await second.stop()
+        await until(lambda: second.heard("effect partition", "ticks", number, "refused"), "words")
+        (*_, words) = second.heard("effect partition", "ticks", number, "refused")[0]
+        assert f"begins at {ends.end}" in words
+        assert await second.stop() == 0
         lost = {order for order in orders[20:] if s.history.partition(order) == number}
         done = {call.key.partition("/")[2] for call in s.calls("tick")}
         assert done.isdisjoint({order + "x" for order in orders} - wanted), "went on as if nothing were missing"
@@ -267,7 +268,7 @@ def test_a_handler_of_a_subscriber_that_kills_its_process_uses_up_its_retries(tm
             assert await (await s.subscriber(only=["deadly", "ticks"])).gone() == 9
         await s.subscriber(only=["deadly", "ticks"])
         await s.books.finished("deadly", "ticks")
-        await s.close()
+        await s.close(9)
         await s.books.check("deadly")
         entry = await s.books.entry("deadly", "deadly/order")
         assert entry.status is Status.FAILED

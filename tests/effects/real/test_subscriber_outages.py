@@ -117,7 +117,7 @@ def test_a_ledger_of_a_newer_schema_version_stops_a_subscriber_before_it_does_an
         assert [await s.books.pending(kind) for kind in ("holds", "rows")] == [1, 1]
         await s.subscriber(only=["holds", "rows"])
         await s.books.finished("holds", "rows")
-        await s.close()
+        await s.close(1)
         await s.books.check("holds", "rows")
         assert (s.outside.holds("a"), s.books.rows()) == (1, {"rows/a": 1})
 

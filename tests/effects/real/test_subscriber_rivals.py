@@ -69,6 +69,7 @@ def test_f17_a_frozen_subscriber_loses_its_claim_and_settles_nothing(tmp_path: P
         assert (entry.status, entry.deliveries) == (Status.DONE, 2)
         s.processes[0].signal(signal.SIGCONT)
         await until(lambda: len(s.outside.asked("order")) == 2, "the late call")
+        await until(lambda: s.processes[0].heard("claim lost", "holds"), "word of the lost claim")
         await s.close()
         assert s.outside.asked("order") == [("holds/order", 201)] * 2  # the same key: the provider knows it
         assert s.outside.holds("order") == 1
