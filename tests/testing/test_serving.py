@@ -12,9 +12,10 @@ from streams.testing import crash_everywhere
 from tests.testing.serving_apps import Provider, shop
 
 
-def tried(**options: Any) -> Any:
+def tried(only: Any = None, **options: Any) -> Any:
+    """With these options of the subscriber that pays."""
     app, script = shop(**options)
-    return crash_everywhere(app, script, resources=Provider, check=lambda outside: outside.payments)
+    return crash_everywhere(app, script, resources=Provider, check=lambda outside: outside.payments, only=only)
 
 
 @pytest.mark.slow
@@ -40,7 +41,7 @@ def test_a_key_that_the_provider_does_not_know_is_found() -> None:
 def test_what_nobody_can_look_up_waits_for_a_person_and_is_no_fault() -> None:
     report = tried(timeout=60, only="effect.called/payments:1")
     assert report.ok
-    ((parked),) = report.parked
+    (parked,) = report.parked
     assert (parked.run_id, parked.op, parked.code) == ("run-1", "effect payments (pay/o-1)", "OUTCOME_UNKNOWN")
 
 
