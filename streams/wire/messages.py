@@ -78,7 +78,10 @@ class DeadLetter(NamedTuple):
 
 
 _leases = RecordCodec("lease", Model({"Lease": Lease}))
-_effects = RecordCodec("effect", Model({"Effect": EffectMessage}))
+_effects = RecordCodec(
+    "effect",
+    Model({"Effect": EffectMessage}, unique=frozenset({"Effect.effect_id", "Effect.run_id", "Effect.idempotency_key"})),
+)
 _letters = RecordCodec("dead_letter", Model({"DeadLetter": DeadLetter}))
 
 

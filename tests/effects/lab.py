@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streams import App
+from streams.clock import SystemClock
 from streams.effects.memory import MemoryLedger
 from streams.effects.port import Entry, Key
 from streams.effects.subscriber import Subscriber, SubscriberSettings
@@ -68,8 +68,7 @@ class Running:
         self.told = told
         self.log = log
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self.actor = loop.actor(subscriber.parts.owner)
+        self.actor: Any = loop.actor(subscriber.parts.owner) if isinstance(loop, VirtualLoop) else _Thread()
         self.task = self.actor.start(subscriber.run())
         self.expected = False
         """It ends with an error that the test has looked at."""
@@ -98,13 +97,23 @@ class Running:
             station.member.vanish()
 
 
+class _Thread:
+    """In real time nobody is killed or frozen."""
+
+    alive = True
+
+    def start(self, work: Any) -> Any:
+        return asyncio.ensure_future(work)
+
+
 class Lab:
     """One log, one ledger, one app, and any number of subscribers."""
 
     def __init__(self, app: App, hooks: Hooks | None = None) -> None:
         self.app = app
-        self.clock = VirtualClock(asyncio.get_running_loop())
-        self.log = MemoryLog(clock=self.clock.now_ms, hooks=hooks)
+        loop = asyncio.get_running_loop()
+        self.clock: Any = VirtualClock(loop) if isinstance(loop, VirtualLoop) else SystemClock()
+        self.log = MemoryLog(clock=lambda: self.clock.now_us() // 1000, hooks=hooks)
         self.ledger = MemoryLedger(self.clock)
         self.topics = topics_of(app.name, app.effects)
         self.codec = make_codec(app.annotations, app.named_types)
@@ -260,11 +269,15 @@ class Lab:
         crash.install(hook)
 
 
-def virtual(make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = None) -> Callable[..., Any]:
-    """Make a test of a coroutine function that takes a `Lab`; it runs in virtual time, on a fresh app."""
+def virtual(
+    make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = None, real: bool = False
+) -> Callable[..., Any]:
+    """Make a test of a coroutine function that takes a `Lab`; it runs in virtual time, on a fresh app.
+
+    `real`: in real time, where threads are threads.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., None]:
-        @functools.wraps(function)
         def run() -> None:
             async def scenario() -> None:
                 lab = Lab(make_app(), hooks() if hooks is not None else None)
@@ -278,9 +291,12 @@ def virtual(make_app: Callable[[], App], *, hooks: Callable[[], Hooks] | None = 
                     if running.actor.alive and not running.expected:
                         await running.task
 
-            run_virtual(scenario())
+            if real:
+                asyncio.run(scenario())
+            else:
+                run_virtual(scenario())
 
-        del run.__wrapped__  # pytest would take the lab for a fixture
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         return run
 
     return decorate

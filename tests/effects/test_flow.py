@@ -206,6 +206,18 @@ async def test_f17_rewinding_over_known_effects_repeats_nothing_and_writes_nothi
 
 
 @virtual(mailing())
+async def test_f17_a_message_that_comes_again_a_week_later_is_known(lab: Lab) -> None:
+    await lab.send("mails", "a", effect_id="r1@0/mails.1", attempt=1)
+    lab.subscriber(poll_seconds=600.0)
+    await lab.finished("mails")
+    await asyncio.sleep(7 * 86_400)
+    await lab.send("mails", "a", effect_id="r1@0/mails.1", attempt=1)
+    await lab.finished("mails")
+    assert lab.app.calls == ["a"]
+    assert len(await lab.replies()) == 1
+
+
+@virtual(mailing())
 async def test_a_dead_letter_that_is_sent_back_is_carried_out_once_more(lab: Lab) -> None:
     lab.app.does = lambda ctx, text: (_ for _ in ()).throw(Fail("NO"))
     sent = await lab.send("mails", "a", effect_id="r1@0/mails.1", attempt=1)

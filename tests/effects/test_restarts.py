@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ async def test_backoff_and_deliveries_survive_a_restart(lab: Lab) -> None:
     lab.subscriber(app=app)
     await lab.finished("payments")
     assert [delivery for delivery, _ in seen] == [1, 2, 3]
-    assert all(50 <= later - earlier < 110 for (_, earlier), (_, later) in zip(seen, seen[1:], strict=False))
+    assert all(50 <= later - earlier < 110 for (_, earlier), (_, later) in pairwise(seen))
     assert (await lab.replies())[0].error[1] == "RETRIES_EXHAUSTED"
 
 

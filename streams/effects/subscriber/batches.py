@@ -129,8 +129,11 @@ class Batches:
         self._busy = 0
 
     def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Nothing beside it: outcomes are in the ledger when a transaction ends, and no lease outlives one."""
-        return ()
+        """More transactions beside the first: while one waits for the database, another one works.
+
+        Outcomes are in the ledger when a transaction ends, and no lease outlives one.
+        """
+        return (self.run,) * (self._station.parts.settings.transactions - 1)
 
     @property
     def busy(self) -> bool:
@@ -149,9 +152,9 @@ class Batches:
             if not batch:
                 station.wake.clear()
                 continue
-            self._busy = len(batch)
+            self._busy += 1
             await self._carry_out(batch)
-            self._busy = 0
+            self._busy -= 1
             await asyncio.sleep(0)
 
     def _take(self) -> list[Message]:
@@ -223,7 +226,11 @@ class Batches:
                 return [settlement_of(subscription, verdict.entry, end)]
             return [_never_looked_up(self._station, verdict.entry)] if verdict.word is Word.LOOK_UP else []
 
-        await self._adopt([message], await self._transact([message], settle))
+        async def settle_async(connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
+            return settle(connection, verdicts)
+
+        body = settle_async if subscription.is_async else settle  # as its ledger calls handlers
+        await self._adopt([message], await self._transact([message], body))
 
     async def _adopt(self, part: list[Message], verdicts: list[Verdict]) -> None:
         station, parts = self._station, self._station.parts

@@ -19,6 +19,8 @@ class SubscriberSettings:
     """Handlers in flight at once."""
     threads: int = 256
     """Of them, plain functions, each in a thread."""
+    transactions: int = 2
+    """Transactions of transactional handlers at once, each with its own messages and keys."""
     window: int = 10_000
     """Messages of a partition between the group's offset and what was read; beyond it no more are read."""
     bytes_max: int = 64_000_000

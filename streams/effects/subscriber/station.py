@@ -214,7 +214,7 @@ class Station:
         """The ledger has the outcome already, or the message asks for nothing."""
         word, entry = verdict.word, verdict.entry
         self.release(message)
-        if word is Word.STALE:
+        if word is Word.STALE or (word is Word.DONE and message.ask.attempt < 1):
             self._finish(message, [], None)
         elif word is Word.CONFLICT:
             self._conflict(message, entry)
