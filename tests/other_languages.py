@@ -18,6 +18,17 @@ def block(name: str) -> str:
     return found
 
 
+def block_of(language: str) -> str:
+    """The only block of this language."""
+    (found,) = [body for of, _, body in _FENCE.findall(TEXT) if of == language]
+    return found
+
+
+def section(title: str) -> str:
+    """The section with this heading."""
+    return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
 def lines(name: str) -> list[tuple[str, ...]]:
     """The lines of a block, each cut at its bars."""
     return [tuple(line.split("|", 2 if name == "letters.txt" else 1)) for line in block(name).splitlines()]
@@ -33,6 +44,11 @@ def output(program: str) -> list[str]:
     """The lines that the page shows under the only command with this program."""
     (found,) = [shown for line, shown in _commands() if line.startswith(f"{program} ")]
     return found
+
+
+def results() -> list[list[str]]:
+    """The runs whose result the page asks for, each with the lines that it shows."""
+    return [[shlex.split(line)[2], *shown] for line, shown in _commands() if line.startswith("streams result ")]
 
 
 def table(*heading: str) -> list[list[str]]:

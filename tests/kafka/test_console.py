@@ -156,6 +156,11 @@ def desk(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Des
         desk.produce("answers.txt")
         ended = dict.fromkeys(waiting, "completed") | {"l-2": "cancelled"}
         until(lambda: desk.statuses() == ended, desk.statuses)
+        desk.produce("asks.txt")
+        asked = ended | dict.fromkeys(("s-1", "s-2", "s-3"), "waiting")
+        until(lambda: desk.statuses() == asked, desk.statuses)
+        desk.produce("replies.txt")
+        until(lambda: desk.statuses() == asked | dict.fromkeys(("s-1", "s-2", "s-3"), "completed"), desk.statuses)
         yield desk
     finally:
         for process in desk.processes:
@@ -173,6 +178,28 @@ def test_commands_in_plain_json_did_what_they_say(desk: Desk):
     refused = [line for line in desk.streams("history", "n-1", "--json").splitlines() if "command.rejected" in line]
     assert len(refused) == 1, "the repeated signal was refused once"
     assert "DUPLICATE" in refused[0]
+
+
+def test_replies_in_plain_json_answer_requests(desk: Desk):
+    messages = [decode_effect(message.value()) for message in records(desk.broker, "desk.effects.stamps")]
+    sent = [json.loads(value) for _, value in page.lines("replies.txt")]
+    fields = ("op", "effect_id", "attempt", "epoch")
+    asked = {tuple(getattr(message, name) for name in fields) for message in messages}
+    assert asked == {tuple(reply[name] for name in fields) for reply in sent if reply["attempt"] == 1}
+    assert {message.run_id: json.loads(message.payload) for message in messages} == {
+        "s-1": {"grams": 250},
+        "s-2": {"grams": 90000},
+        "s-3": {"grams": 20},
+    }
+    for run_id, *shown in page.results():
+        assert desk.streams("result", run_id).splitlines() == shown
+    assert json.loads(desk.streams("show", "s-3", "--json"))["result"] == "0.95"
+    for run_id, codes in {"s-1": ["RUN_TERMINAL"], "s-3": ["STALE_REPLY", "REPLY_INVALID"]}.items():
+        events = [json.loads(line) for line in desk.streams("history", run_id, "--json").splitlines()]
+        refused = [event["payload"]["code"] for event in events if event["type"] == "command.rejected"]
+        assert refused == codes
+        late = [event["payload"]["value"] for event in events if event["type"] == "outcome.late"]
+        assert late == [{"s-1": "9.99", "s-3": "0.95"}[run_id]]
 
 
 def test_the_java_default_partitioner_puts_keys_where_the_engine_expects_them(desk: Desk):

@@ -20,6 +20,7 @@ from tests.runtime import (
     test_overlap,
     test_ownership,
     test_polling,
+    test_requests,
     test_rewind,
     test_sizes,
     test_tasks,
@@ -48,6 +49,12 @@ CHOSEN = {
     "test_a_turn_that_applies_no_command_carries_the_offset_of_the_one_before",
     "test_f03_the_second_turn_is_dropped_with_the_first",
     "test_f03_a_record_that_is_refused_in_a_release_blocks_its_run_and_no_other",
+    "test_a_request_without_a_time_out_waits_over_take_overs_and_eviction",
+    "test_time_outs_and_back_off_survive_a_crash",
+    "test_the_client_replies_and_hears_what_became_of_it",
+    "test_f26_of_several_results_the_first_valid_one_wins",
+    "test_f26_nothing_leaves_before_it_is_committed_and_nothing_twice",
+    "test_f09_a_reply_after_the_end_changes_nothing_however_often",
 }
 WHOLE = bool(os.environ.get("STREAMS_WHOLE_ON_KAFKA"))
 """Not STREAMS_KAFKA_…: what begins so is taken for a setting of Kafka's client."""
@@ -64,6 +71,7 @@ MODULES = [
     test_overlap,
     test_ownership,
     test_polling,
+    test_requests,
     test_rewind,
     test_sizes,
     test_tasks,

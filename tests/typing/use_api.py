@@ -16,6 +16,7 @@ from streams import (
     NotFound,
     Op,
     Refused,
+    RequestFailed,
     Retry,
     StreamsError,
     TaskContext,
@@ -164,6 +165,13 @@ async def everything(ctx: Context, order: Order) -> dict[str, str]:
     assert_type(done, list[Op[Quote]])
     assert_type(pending, list[Op[Quote]])
     assert_type(await ctx.timeout(ctx.receive(approve), 60, default=None), Decision | None)
+    asked = ctx.request(charges, Shipment("o", "p"), idempotency_key="k", timeout=timedelta(minutes=1))
+    assert_type(asked, Op[Payment])
+    assert_type(await ctx.request(shipments, Shipment("o", "p")), None)
+    try:
+        assert_type((await asked).id, str)
+    except RequestFailed as refused:
+        assert_type(refused.kind, str)
     try:
         assert_type(await ctx.timeout(ctx.receive(approve), timedelta(minutes=1)), Decision)
     except TimedOut as late:
@@ -183,6 +191,9 @@ async def everything(ctx: Context, order: Order) -> dict[str, str]:
     decision: str = await ctx.interrupt("ok?", answer=Decision)  # E: wrong answer type
     (await ctx.receive(approve)).amount  # E: wrong use of a signal
     ctx.emit(shipments, Quote(Decimal(1)), idempotency_key="k")  # E: wrong effect payload
+    ctx.request(charges, Quote(Decimal(1)))  # E: wrong payload of a request
+    ctx.request(price, "a")  # E: not an effect
+    (await ctx.request(charges, Shipment("o", "p"))).amount  # E: wrong use of a reply
     number: int = await ctx.spawn(pause(ctx))  # E: wrong use of a branch
     first: int = (await ctx.all(ctx.run(price, "a"), ctx.run(pay, "o", 2)))[0]  # E: wrong use of a pair
     return {"decision": decision, "number": str(number), "first": str(first)}

@@ -11,7 +11,9 @@ from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.kernel.commands import COMMAND_TYPES
 from streams.kernel.events import Event
+from streams.kernel.replies import CLASSES
 from streams.kernel.run import blank
+from streams.ops.advice import ADVICE
 from streams.runtime.outgoing import effect_record
 from streams.wire import command_json
 from streams.wire.headers import CONTENT_TYPE, EFFECT_ID, IDEMPOTENCY_KEY, SCHEMA, headers_of
@@ -32,8 +34,18 @@ def decode(key: str, value: str) -> cmd.Command:
 
 
 def test_every_command_of_the_page_is_one():
-    commands = [decode(*line) for name in ("starts.txt", "answers.txt") for line in page.lines(name)]
-    assert {command.type for command in commands} == set(COMMAND_TYPES.values()) - {"reply", "repair"}
+    names = ("starts.txt", "answers.txt", "asks.txt", "replies.txt")
+    commands = [decode(*line) for name in names for line in page.lines(name)]
+    assert {command.type for command in commands} == set(COMMAND_TYPES.values()) - {"repair"}
+
+
+def test_what_is_said_of_replies_is_so():
+    shown = json.loads(page.block_of("json"))
+    assert shown == json.loads(page.lines("replies.txt")[0][1])
+    assert tuple(row[0] for row in page.table("class", "it says", "the run")) == CLASSES
+    codes = set(re.findall(r"`([A-Z_]+)`", page.section("Answering a request")))
+    assert codes == {"STALE_REPLY", "DUPLICATE", "RUN_TERMINAL", "NO_SUCH_OP", "UNKNOWN_RUN", "REPLY_INVALID"}
+    assert codes <= set(ADVICE)
 
 
 def test_every_bad_command_of_the_page_is_refused_in_the_words_of_the_page():

@@ -71,6 +71,8 @@ class ShadowDraft(Draft):
         self._from = at
         self.after = after
         """The last delivery, for messages."""
+        self.changed: list[tuple[Event, Body]] = []
+        """Requests under another policy, which changes nothing of what the code did."""
 
     def emit(self, body: Body, *, cause: int | None = None, code: str | None = None) -> None:  # noqa: ARG002
         """Hold the event against the recorded one. Who owned the run is told by none: the recorded event did.
@@ -89,6 +91,8 @@ class ShadowDraft(Draft):
             answer = recorded is not None and isinstance(recorded.body, _ANSWERS)
             seq = self._history[min(place, len(self._history) - 1)].seq or 0
             raise Differs(difference(recorded if answer else None, body, self.env.codec, seq=seq, after=self.after))
+        if _is_request(recorded.body) and recorded.body != body:
+            self.changed.append((recorded, body))
         self.events.append(recorded)
         self.run = fold(self.run, recorded)
         if type(body) in DELIVERIES or isinstance(body, ev.RunUnblocked):
@@ -134,6 +138,8 @@ def fold(run: Run, event: Event) -> Run:
 def _same(recorded: Body, now: Body, codec: Any) -> bool:
     """Whether two bodies say the same; a result whose mapping has another order of keys is the same value."""
     if isinstance(recorded, ev.OpScheduled) and isinstance(now, ev.OpScheduled):
+        if _is_request(recorded):
+            now = now._replace(policy=recorded.policy, due=recorded.due)
         return recorded == now._replace(attempt=recorded.attempt)
     if isinstance(recorded, ev.RunUnblocked) and isinstance(now, ev.RunUnblocked):
         return recorded == now._replace(code=recorded.code)
@@ -141,3 +147,7 @@ def _same(recorded: Body, now: Body, codec: Any) -> bool:
         same = recorded.result == now.result or codec.digest(recorded.result) == codec.digest(now.result)
         return same and recorded.cancel_requested == now.cancel_requested
     return type(recorded) is type(now) and recorded == now
+
+
+def _is_request(body: Body) -> bool:
+    return isinstance(body, ev.OpScheduled) and body.kind == "request"

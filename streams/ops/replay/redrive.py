@@ -8,7 +8,7 @@ code, the epoch, and whether a slot was free are no part of the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from streams.kernel.commands import Command
 from streams.kernel.decide import decide
 from streams.kernel.definition import Definitions
 from streams.kernel.draft import Draft
-from streams.kernel.drive import cancel_body, conform_answer, deliver, follow, next_signal, unblock
+from streams.kernel.drive import cancel_body, conform_answer, conform_reply, deliver, follow, next_signal, unblock
 from streams.kernel.driver import Driver
 from streams.kernel.events import Event
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
@@ -44,6 +44,7 @@ from streams.wire.values import ValueCodec
 __all__ = ["World", "redrive"]
 
 Pairs = tuple[tuple[str, bytes], ...]
+_WithValue = ev.OpCompleted | ev.InterruptAnswered | ev.SignalReceived
 SOFT_MAX = 3
 """Differences that do not end a comparison, of which a run keeps so many."""
 
@@ -234,6 +235,8 @@ class _Redrive:
         except BaseException:
             draft.drop_live()
             raise
+        for recorded, now in draft.changed:
+            self._note(self._difference(recorded, now))
         self.run, self.live, self.after = draft.run, draft.live, draft.after
         self.at += len(draft.events)
 
@@ -264,6 +267,9 @@ class _Redrive:
         if isinstance(body, ev.RunStarted):
             self._start(draft, event, body)
         elif isinstance(body, ev.OpCompleted):
+            op = draft.run.ops.get(body.op)
+            if op is not None and op.kind == "request":
+                self._conform(event, body, "reply", lambda: conform_reply(draft, op.name, body.value))
             deliver(draft, body, ev.InputHeld("op.completed", body.op, body.attempt, body.value))
         elif isinstance(body, ev.OpFailed):
             deliver(draft, body, ev.InputHeld("op.failed", body.op, body.attempt, error=body.error))
@@ -317,26 +323,27 @@ class _Redrive:
 
     def _answer(self, draft: ShadowDraft, event: Event, body: ev.InterruptAnswered) -> None:
         held = ev.InputHeld("interrupt.answered", body.op, value=body.value, command_id=body.command_id)
-        try:
-            value = conform_answer(draft, body.op, body.value)
-        except Refused as refused:
-            self._soft(event, f"the answer is refused: {refused.code}: {refused.message}")
-        else:
-            if not self._same_value(body.value, value):
-                self._note(self._difference(event, body._replace(value=value)))
+        self._conform(event, body, "answer", lambda: conform_answer(draft, body.op, body.value))
         deliver(draft, body, held)
 
-    def _signal(self, draft: ShadowDraft, event: Event, body: ev.SignalReceived) -> None:
-        wanted = self.world.definitions.signals.get(body.name, _GONE)
+    def _conform(self, event: Event, body: _WithValue, what: str, conform: Callable[[], bytes]) -> None:
+        """What the new code makes of a value that came in."""
         try:
-            if wanted is _GONE:
-                raise Refused("UNKNOWN_SIGNAL", f"no signal {body.name!r} is declared")
-            value = self.world.codec.conform(body.value, wanted)
+            value = conform()
         except Refused as refused:
-            self._soft(event, f"the signal is refused: {refused.code}: {refused.message}")
+            self._soft(event, f"the {what} is refused: {refused.code}: {refused.message}")
         else:
             if not self._same_value(body.value, value):
                 self._note(self._difference(event, body._replace(value=value)))
+
+    def _signal(self, draft: ShadowDraft, event: Event, body: ev.SignalReceived) -> None:
+        def conform() -> bytes:
+            wanted = self.world.definitions.signals.get(body.name, _GONE)
+            if wanted is _GONE:
+                raise Refused("UNKNOWN_SIGNAL", f"no signal {body.name!r} is declared")
+            return self.world.codec.conform(body.value, wanted)
+
+        self._conform(event, body, "signal", conform)
         draft.emit(body)
         run = draft.run
         if run.phase is Phase.ACTIVE and run.blocked is None and next_signal(draft) is not None:
