@@ -102,7 +102,7 @@ FAULTS = [
         (
             Edit(
                 _DRIVE,
-                "withdrawn = tuple(op.id for op in draft.run.ops.values() if op.phase not in stays)",
+                "withdrawn = tuple(op.id for op in ops if not is_out(op) and op.phase is not OpPhase.HELD)",
                 "withdrawn = ()",
             ),
         ),
@@ -189,9 +189,9 @@ FAULTS = [
         "The idempotency key of an effect changes with the owner",
         (
             Edit(
-                "streams.runtime.outgoing",
-                "        idempotency_key=body.key,\n",
-                '        idempotency_key=f"{body.key}/{event.epoch}",\n',
+                "streams.wire.outbox",
+                '        idempotency_key=key or "",\n',
+                '        idempotency_key=f"{key}/{event.epoch}",\n',
             ),
         ),
     ),
