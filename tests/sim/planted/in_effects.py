@@ -37,7 +37,8 @@ FAULTS = [
         "lease_never_extended",
         "The lease of a claim is not prolonged while its handler runs",
         (Edit(_OUTSIDE, "for start in range(0, len(held), parts.settings.claims_max):", "for start in ():"),),
-        test="tests/effects/test_outcomes.py::test_a_handler_that_ignores_its_end_keeps_its_claim_and_its_outcome_counts",
+        test="tests/effects/test_outcomes.py::"
+        "test_a_handler_that_ignores_its_end_keeps_its_claim_and_its_outcome_counts",
     ),
     Fault(
         "reply_before_the_settlement",
@@ -48,7 +49,8 @@ FAULTS = [
                 "        self._put(_Ended(message, call.entry, settlement))",
                 "        self._put(_Ended(message, call.entry, settlement))\n"
                 "        if settlement.due_in is None:\n"
-                "            self._station._conclude(message, settlement.status, settlement.response, settlement.error)",
+                "            told = (settlement.status, settlement.response, settlement.error)\n"
+                "            self._station._conclude(message, *told)",
             ),
         ),
     ),
@@ -78,7 +80,7 @@ FAULTS = [
             Edit(
                 _RULES,
                 "if current.status is Status.CLAIMED and (current.lease_until or 0) > now:",
-                "if current.status is Status.CLAIMED and (current.lease_until or 0) > now and changed is None:",
+                "if current.status is Status.CLAIMED and (current.lease_until or 0) > now and not changed:",
             ),
         ),
         test="tests/contract/test_ledger.py::TestMemoryLedger::"
