@@ -49,7 +49,7 @@ class EffectContext:
         self.fencing_token = fencing_token
         """(epoch, attempt): a service that is written to directly refuses an older one of the same effect id."""
         self.delivery = delivery
-        """Which try of the subscriber this is, from 1 on; 0 in a look-up before the first."""
+        """Which try of the subscriber this is, from 1 on; in a look-up, the try that it is about."""
         self.headers: dict[str, str] = dict(headers or {})
         self.at = at
         """When the run asked for it."""

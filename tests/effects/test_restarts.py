@@ -221,6 +221,24 @@ async def test_what_outlives_the_hand_over_is_left_to_the_next_owner_and_looked_
 
 
 @virtual(paying())
+async def test_what_is_finished_is_committed_although_others_outlive_the_hand_over(lab: Lab) -> None:
+    runs = [*runs_of(0, 5), *runs_of(1, 5)]
+    lab.app.seconds = {"o0": 40.0, "o5": 40.0}
+    first = lab.subscriber(drain_seconds=2)
+    await lab.until(lambda: len(first.windows("payments")) == 2)
+    for number, run in enumerate(runs):
+        await lab.send("payments", f"o{number}", run=run, attempt=1)
+    await lab.until(lambda: len(lab.app.calls) == 10)
+    lab.subscriber()
+    await lab.until(lambda: len(first.windows("payments")) == 1)
+    assert not first.told.messages("without a last commit")
+    assert len(await lab.replies()) == 8
+    await lab.finished("payments")
+    assert len(lab.app.paid) == 10
+    assert len(await lab.replies()) == 10
+
+
+@virtual(paying())
 async def test_partitions_that_are_lost_publish_nothing_and_cancel_what_runs(lab: Lab) -> None:
     lab.app.seconds = 100.0
     await lab.send("payments", "o1", attempt=1)

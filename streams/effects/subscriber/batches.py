@@ -143,6 +143,9 @@ class Batches:
     def close(self, window: Window) -> None:
         """A transaction under way goes on to its end: what it commits is true, whoever owns the partition."""
 
+    async def end(self) -> None:
+        """Nothing is left: a transaction is broken off with its loop, and rolled back."""
+
     async def run(self) -> None:
         """Carry out for ever. A batch is what is there: nothing waits for it to become full."""
         station = self._station

@@ -116,6 +116,11 @@ class Call:
         if self.looking and subscription.reconcile is not None:
             self._async = inspect.iscoroutinefunction(subscription.reconcile)
 
+    @property
+    def stopping(self) -> asyncio.Task[None] | None:
+        """What comes to its end soon because it was told to; nothing where that helps nothing, as with a thread."""
+        return self._task if self._async and self._context.cancelled else None
+
     def start(self) -> None:
         """Begin; the time-out counts from here."""
         timeout = (self._subscription.looks if self.looking else self._subscription.policy).timeout
@@ -129,8 +134,11 @@ class Call:
         self._stop()
 
     def leave(self) -> None:
-        """The partition is somebody else's: the claim is left as it is, unless the code comes to an end by itself."""
-        self._left = True
+        """The partition is somebody else's: the claim is left as it is, unless the code comes to an end by itself.
+
+        Code in a thread goes on whatever is said here, so it keeps its claim: a look-up beside it would find nothing.
+        """
+        self._left = self._async
         self._stop()
 
     def _expire(self, seconds: float) -> None:
@@ -188,9 +196,9 @@ class Call:
     async def _look_up(self) -> End:
         parts, subscription = self._parts, self._subscription
         reconcile = subscription.reconcile
-        if reconcile is None:
-            text = "a subscriber ended in the middle of it"
-            return End(How.MAYBE, failure=self.entry.error or Failure("unknown", "SUBSCRIBER_LOST", text))
+        lost = Failure("unknown", "SUBSCRIBER_LOST", "a subscriber ended in the middle of it")
+        if reconcile is None:  # nothing but a claim that is over leads here
+            return End(How.MAYBE, failure=lost)
         try:
             payload = payload_of(parts, subscription, self.message)
         except (Refused, ValueUnreadable) as error:
@@ -207,7 +215,7 @@ class Call:
         if isinstance(found, Found):
             return encoded(parts, subscription, found.value)
         if isinstance(found, NotFound):
-            return End(How.NOT_FOUND, failure=self.entry.error)
+            return End(How.NOT_FOUND, failure=self.entry.error or lost)
         reason = found.reason if isinstance(found, Unknown) else f"it returned {type(found).__name__}"
         return End(How.UNCLEAR, failure=Failure("unknown", "OUTCOME_UNKNOWN", f"the look-up cannot tell: {reason}"))
 

@@ -14,6 +14,8 @@ from streams.kernel.retry import backoff_us
 __all__ = ["End", "How", "is_over", "settlement_of"]
 
 _SECOND_US = 1_000_000
+_AFTER_SECONDS_MAX = 366 * 86_400.0
+"""A due time that no ledger could hold, or that nobody lives to see, is a slip of the handler."""
 
 
 class How(Enum):
@@ -81,7 +83,7 @@ def _again(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement
     after = end.after
     if after is None or not math.isfinite(after):
         after = _backoff(subscription.policy, entry.deliveries, entry)
-    return claim._replace(due_in=max(0.0, after))
+    return claim._replace(due_in=min(max(0.0, after), _AFTER_SECONDS_MAX))
 
 
 def _exhausted(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement) -> Settlement:

@@ -21,6 +21,7 @@ __all__ = ["OutsideCalls"]
 _GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
+_END_SECONDS = 1.0
 
 
 class _Ended:
@@ -191,7 +192,7 @@ class OutsideCalls:
         seconds = parts.settings.lease_seconds
         while True:
             await asyncio.sleep(seconds / 3)
-            held = [(call.message, call.entry) for call in self._calls.values() if not call.message.window.closed]
+            held = [(call.message, call.entry) for call in self._calls.values()]
             held += [(ended.message, ended.entry) for ended in self._ended]
             for start in range(0, len(held), parts.settings.claims_max):
                 part = held[start : start + parts.settings.claims_max]
@@ -205,7 +206,13 @@ class OutsideCalls:
                         )
                         call.lose()
 
+    async def end(self) -> None:
+        """Let handlers that were cancelled come to their end, while what they use is still open."""
+        stopping = [task for call in self._calls.values() if (task := call.stopping) is not None]
+        if stopping:
+            await asyncio.wait(stopping, timeout=_END_SECONDS)
+
     def close(self, window: Window) -> None:
-        """What still runs for a partition that was given up is told to stop; its claims are left to the next owner."""
+        """What still runs for a partition that was given up is told to stop; its claims go to the next owner then."""
         for call in [call for call in self._calls.values() if call.message.window is window]:
             call.leave()

@@ -18,6 +18,8 @@ __all__ = ["Owning"]
 
 _PATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.005
+_DRAIN_SHARE = 0.6
+"""Of the budget, for handlers that still run; the rest is for the commit of those that have ended."""
 
 
 class Owning:
@@ -46,7 +48,8 @@ class Owning:
         for window in windows:
             window.move(WindowState.DRAINING)
         station.wake.set()
-        while any(window.asked for window in windows) and not deadline.over:  # noqa: ASYNC110 - rare, and bounded
+        patience = Deadline(station.parts.clock, station.parts.settings.drain_seconds * _DRAIN_SHARE)
+        while any(window.asked for window in windows) and not patience.over:  # noqa: ASYNC110 - rare, and bounded
             await asyncio.sleep(_LOOK_SECONDS)
         try:
             await station.publishing.last(snapshot, windows, deadline.left())

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LOG_PAUSE_SECONDS = 0.5
+_START_SECONDS = 60.0
 
 
 class Parts:
@@ -56,6 +57,8 @@ class Parts:
         self.host = host
         self.fail = fail
         """Ends the whole subscriber because of something that no retry can mend."""
+        self.failed = False
+        """The subscriber ends because of an error: nothing is waited for."""
         self.resources: Any = None
         """What the app's lifespan yielded."""
         self._away = False
@@ -77,6 +80,10 @@ class Parts:
                     self._away = False
                     self.observer.ledger_back(self.ledger.url)
                 return answer
+
+    async def at_start(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask a log that is perhaps just being restarted, for a minute. Raises `LogUnavailable` after it."""
+        return await self.ask_log(call, "the log cannot be reached, trying again", seconds=_START_SECONDS)
 
     async def ask_log(
         self, call: Callable[[], Awaitable[T]], text: str, *, seconds: float | None = None, pause: float | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from streams.effects.port import Outcome
 from streams.effects.subscriber.window import Message, Stage, Window
-from streams.errors import CommitAborted, Fenced, InDoubt, LogError, SendRefused
+from streams.errors import CommitAborted, Fenced, InDoubt, LedgerUnavailable, LogError, SendRefused
 from streams.log.port import GroupSnapshot, NewRecord, Producer
 from streams.runtime import crash
 
@@ -22,6 +22,7 @@ _CUT_OFF_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 _REFUSED_SECONDS = 1.0
 _PRODUCER_SECONDS = 1.0
+_NOTE_SECONDS = 2.0
 
 
 class _Flight:
@@ -45,6 +46,7 @@ class _Flight:
         """It was committed; return what is to be noted in the ledger."""
         for message in self.messages:
             message.stage, message.records = Stage.GONE, ()
+            message.window.bytes -= message.size
         for window, offset in self.windows.items():
             window.advance(offset)
         return [message.outcome for message in self.messages if message.outcome is not None]
@@ -69,6 +71,8 @@ class Publishing:
         self._producer: Producer
         self._producers = 0
         self._distrusted = False
+        self._refused = ""
+        """What was last said of records that cannot be written."""
         self._notes: deque[Outcome] = deque()
         self._noting = 0
         self._to_note = asyncio.Event()
@@ -125,6 +129,17 @@ class Publishing:
                 await parts.ask_ledger(lambda: parts.ledger.note_published(batch))  # noqa: B023 - awaited here
                 self.pending.difference_update(batch)
                 self._noting = 0
+
+    async def note_last(self) -> None:
+        """Note what the last commit has brought. Within a bound: without it a reply may be told once more."""
+        parts, batch = self._station.parts, list(self._notes)
+        self._notes.clear()
+        if batch:
+            try:
+                async with asyncio.timeout(_NOTE_SECONDS):
+                    await parts.ledger.note_published(batch)
+            except (LedgerUnavailable, TimeoutError) as error:
+                self._say(f"effect {self._station.name}: ending without a note of {len(batch)} replies: {error}")
 
     async def last(self, snapshot: GroupSnapshot, windows: Iterable[Window], seconds: float) -> None:
         """Commit what is finished of partitions that are given up. Raises TimeoutError, or a `LogError`."""
@@ -183,7 +198,10 @@ class Publishing:
             return False
         except SendRefused as error:
             # A topic is not there any more. Nothing is dropped for that: it is made again, or the subscriber stopped.
-            self._say(f"effect {self._station.name}: replies and dead letters cannot be written: {error}")
+            text = f"effect {self._station.name}: replies and dead letters cannot be written, trying again: {error}"
+            if text != self._refused:
+                self._refused = text
+                self._say(text)
             flight.undo()
             await asyncio.sleep(_REFUSED_SECONDS)
             return False

@@ -17,7 +17,7 @@ from streams.effects.subscriber.owning import Owning
 from streams.effects.subscriber.parts import Parts
 from streams.effects.subscriber.polling import Polling
 from streams.effects.subscriber.publishing import Publishing
-from streams.effects.subscriber.window import Message, Window
+from streams.effects.subscriber.window import Message, Stage, Window
 from streams.kernel.bodies import Failure
 from streams.log.port import Member, Record
 from streams.runtime import crash
@@ -38,6 +38,9 @@ class Work(Protocol):
 
     def close(self, window: Window) -> None:
         """Let go of what is carried out for a partition."""
+
+    async def end(self) -> None:
+        """Wait a moment for what was told to stop."""
 
     @property
     def busy(self) -> bool:
@@ -76,15 +79,18 @@ class Station:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Make the producer and enter the group."""
-        parts = self.parts
-        await self.publishing.open()
-        self.member = parts.log.member(parts.topics.subscribers(self.name), self.topic, client_id=parts.owner)
-        await self.member.join(self.owning)
-
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Work until `stopping` is set; then finish what runs, within the bound, and leave."""
+        """Enter the group and work until `stopping` is set; then finish what runs, within the bound, and leave."""
+        parts = self.parts
+        await parts.at_start(self.publishing.open)
+        try:
+            self.member = parts.log.member(parts.topics.subscribers(self.name), self.topic, client_id=parts.owner)
+            await parts.at_start(lambda: self.member.join(self.owning))
+            await self._work(stopping)
+        finally:
+            await self.publishing.close()
+
+    async def _work(self, stopping: asyncio.Event) -> None:
         runs = (self.polling.run, self.publishing.run, self.publishing.note, self.work.run, *self.work.loops())
         loops = [asyncio.ensure_future(run()) for run in runs]
         for loop in loops:
@@ -92,7 +98,8 @@ class Station:
         try:
             await stopping.wait()
             self.closing = True
-            await self._drain()
+            if not self.parts.failed:
+                await self._drain()
         finally:
             self.closing = True
             self.polling.on = False
@@ -103,7 +110,9 @@ class Station:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
                 await self.owning.end()
-                await self.publishing.close()
+                await self.work.end()
+                if not self.parts.failed:
+                    await self.publishing.note_last()
 
     def _loop_ended(self, loop: asyncio.Future[None]) -> None:
         if not loop.cancelled() and (error := loop.exception()) is not None:
@@ -284,5 +293,8 @@ class Station:
         for timer in window.timers:
             timer.cancel()
         window.timers.clear()
-        self.publishing.pending.difference_update(message.outcome for message in window.finished if message.outcome)
+        # Also those of a commit under way: if it fails, nobody else makes good for them, and the group may give the
+        # partition back to this very subscriber. Should it succeed, they may come twice, which harms nothing.
+        left = (message for message in window.messages if message.stage in (Stage.FINISHED, Stage.LEAVING))
+        self.publishing.pending.difference_update(message.outcome for message in left if message.outcome)
         self.work.close(window)

@@ -29,8 +29,6 @@ from streams.wire.topics import topics_of
 
 __all__ = ["Subscriber"]
 
-_START_SECONDS = 60.0
-
 
 class Subscriber:
     """Carries out an app's effects until it is stopped. `owner` names it in the ledger; two never share a name.
@@ -79,7 +77,7 @@ class Subscriber:
         """
         parts = self.parts
         _check_transactional(self._subscriptions.values(), parts.ledger)
-        await self._at_start(self._prepare_topics)
+        await parts.at_start(self._prepare_topics)
         await parts.ask_ledger(parts.ledger.migrate)
         await parts.ask_ledger(parts.ledger.check)
         crash.install_from(os.environ)
@@ -88,8 +86,7 @@ class Subscriber:
                 parts.resources = await stack.enter_async_context(parts.app.lifespan(parts.app))
             for name, subscription in self._subscriptions.items():
                 work = Batches if subscription.transactional else OutsideCalls
-                station = self.stations[name] = Station(parts, subscription, work, strict=self._strict)
-                await self._at_start(station.open)
+                self.stations[name] = Station(parts, subscription, work, strict=self._strict)
             await self._serve()
         if self._failure is not None:
             raise self._failure
@@ -101,6 +98,7 @@ class Subscriber:
     def fail(self, error: BaseException) -> None:
         """End the subscriber because of something that no retry can mend."""
         self._failure = self._failure or error
+        self.parts.failed = True
         self._stopping.set()
 
     async def _serve(self) -> None:
@@ -122,10 +120,6 @@ class Subscriber:
             )
             raise UsageError(message)
         await ensure_topics(parts.log, topics, parts.settings.partitions, warn=parts.observer.message)
-
-    async def _at_start(self, call: Any) -> None:
-        text = "the log cannot be reached, trying again"
-        await self.parts.ask_log(call, text, seconds=_START_SECONDS)
 
 
 def _chosen(app: App, only: Iterable[str] | None) -> dict[str, Subscription[Any, Any]]:

@@ -158,12 +158,12 @@ class Window:
             else:
                 del self.keys[record.key or b""]
         message.record = None
-        self.bytes -= message.size
         if records:
             message.records, message.outcome, message.stage = records, outcome, Stage.FINISHED
             self.finished.append(message)
         else:
             message.stage = Stage.GONE
+            self.bytes -= message.size
         return follower
 
     def prefix(self) -> int:
