@@ -101,6 +101,7 @@ def _tell(done: Reprocessed, args: argparse.Namespace) -> None:
     left = {
         "that the old app had refused": copied.refused,
         "repairs by an operator": copied.repairs,
+        "replies, for the copy has its own": copied.replies,
         "on a wrong partition": copied.strays,
         "too large to be copied": copied.too_large,
     }
@@ -113,8 +114,8 @@ def _tell(done: Reprocessed, args: argparse.Namespace) -> None:
     if copied.held:
         runs = ", ".join(copied.holding)
         text = (
-            f"{copied.held} answers and later commands wait for their runs to come so far: {runs}. With a worker of "
-            "the copy at work, give the same command again"
+            f"{copied.held} answers, replies and later commands wait for their runs to come so far: {runs}. With a "
+            "worker of the copy at work, give the same command again"
         )
         out.print(plain(text, "yellow"), soft_wrap=True)
     where = f" --log {args.log}" if getattr(args, "log", None) else ""

@@ -12,17 +12,21 @@ from streams.kernel import commands as cmd
 from streams.log.memory import open_memory
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.partition import Entry
-from streams.log.port import Record
+from streams.log.port import Record, TopicPartition
 from streams.runtime.topics import ensure_topics
+from streams.wire.records import decode_effect
 from streams.wire.topics import topics_of
+from tests.runtime.checker import records_of
 from tests.runtime.history import resume, send_raw, signal
 from tests.runtime.lab import PARTITIONS, Lab
 
-__all__ = ["Copy", "app", "fill", "make"]
+__all__ = ["EFFECTS", "Copy", "app", "fill", "make"]
 
 app = App("good")
 parcels = app.effect("parcels", dict)
 mails = app.effect("mails", str)
+charges = app.effect("charges", int, reply=str, retry=Retry(max_attempts=3, initial=0.01, max_delay=0.01))
+EFFECTS = ("charges", "mails", "parcels")
 news = app.signal("news", int)
 
 
@@ -61,6 +65,11 @@ async def asking(ctx: Context, what: str) -> str:
 @app.workflow(version=1)
 async def both(ctx: Context, _: None) -> list[str]:
     return list(await ctx.all(ctx.interrupt("left", answer=str), ctx.interrupt("right", answer=str)))
+
+
+@app.workflow(version=1)
+async def paying(ctx: Context, cents: int) -> str:
+    return await ctx.request(charges, cents, idempotency_key=f"pay/{ctx.run_id}")
 
 
 @app.workflow(version=1)
@@ -131,6 +140,10 @@ async def fill(lab: Lab, rounds: int = 6) -> None:
     await h.ended(*(f"order{n}" for n in range(rounds)))
     for n in range(rounds):
         await h.seen(f"ask{n}", ev.OpScheduled, 2)
+    await h.start("paying", "pays", 5)
+    await h.seen("pays", ev.OpScheduled)
+    await reply(lab, 1, error=("retryable", "BUSY", "later"))
+    await h.seen("pays", ev.AttemptStarted)
     await first.kill()
     second = await lab.worker(**settings)
     await h.send("hears", signal("news", 2), "n-1")  # known already
@@ -138,6 +151,9 @@ async def fill(lab: Lab, rounds: int = 6) -> None:
     await h.send("nobody", resume("x"))
     await send_raw(lab.log, lab.topics.commands, 1, b"junk", b"\xffno command")
     await send_raw(lab.log, lab.topics.commands, 1, b"\xfe", None)
+    await reply(lab, 2, b'"p-1"')
+    await h.ended("pays")
+    await reply(lab, 2, b'"p-2"')  # and once more
     for n in range(rounds):
         await h.send(f"ask{n}", resume("yes"))
         await h.send(f"clean{n}", cmd.Cancel(force=n == 0))
@@ -157,12 +173,20 @@ async def fill(lab: Lab, rounds: int = 6) -> None:
     await third.stop()
 
 
+async def reply(lab: Lab, attempt: int, value: bytes | None = None, *, error: Any = None) -> None:
+    """Answer the request of `pays`."""
+    place = TopicPartition(lab.topics.effect("charges"), lab.history.partition("pays"))
+    messages = [decode_effect(record.value or b"") for record in await records_of(lab.log, place)]
+    (m,) = [message for message in messages if message.attempt == attempt]
+    await lab.history.send("pays", cmd.Reply(m.op, m.effect_id, m.attempt, m.epoch, value, error))
+
+
 class Copy:
     """A memory log with the same records at the same places; what is done to it spoils no other."""
 
     def __init__(self, source: MemoryLog) -> None:
         self.log = MemoryLog()
-        store, self.topics = source._store, topics_of("good", ["mails", "parcels"])
+        store, self.topics = source._store, topics_of("good", EFFECTS)
         for name, info in store.topics.items():
             self.log._store.topics[name] = info
             self.log._store._logs[name] = []

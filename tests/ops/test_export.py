@@ -122,7 +122,7 @@ def test_duckdb_reads_the_log(url: str, tmp_path: Path, capsys: pytest.CaptureFi
     sql.execute(f"CREATE VIEW events AS FROM read_json('{file}', format = 'newline_delimited', columns = {columns})")
     counts = dict(sql.execute("SELECT type, count(*) FROM events WHERE type IS NOT NULL GROUP BY type").fetchall())
     assert sum(counts.values()) == count_of(url)
-    assert counts["run.started"] == 19
+    assert counts["run.started"] == 20
     types = {name: type_ for name, type_, *_ in sql.execute("DESCRIBE events").fetchall()}
     assert types == {name: type_.replace("TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE") for name, type_ in COLUMNS.items()}
     durations = sql.execute(
@@ -139,7 +139,7 @@ def test_duckdb_reads_the_log(url: str, tmp_path: Path, capsys: pytest.CaptureFi
     parquet = tmp_path / "events.parquet"
     sql.execute(f"COPY (FROM events) TO '{parquet}' (FORMAT parquet)")
     (again,) = sql.execute(f"SELECT count(*) FROM '{parquet}' WHERE type = 'run.started'").fetchone() or ()
-    assert again == 19
+    assert again == 20
     (question,) = (
         sql.execute(
             "SELECT payload ->> '$.args.question' FROM events WHERE run_id = 'waits' AND kind = 'interrupt'"
@@ -211,7 +211,7 @@ def test_the_sql_in_the_docs_runs(url: str, tmp_path: Path, monkeypatch: pytest.
     answers = [sql.execute(block.replace("COLUMNS", columns)).fetchall() for block in blocks]
     assert len(answers) == 8
     _, types, tasks, runs, errors, effects, damaged, copied = answers
-    assert dict(types)["run.started"] == 19
+    assert dict(types)["run.started"] == 20
     assert {name for name, *_ in tasks} >= {"work", "broken"}
     assert ("order", 1, "run.completed", 3) in runs
     assert any(status == "open" for *_, status, _ in runs)

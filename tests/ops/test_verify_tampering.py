@@ -17,6 +17,7 @@ from streams.ops.verify import Divergence, Report, verify
 from streams.ops.verify.report import KINDS
 from streams.wire.records import (
     Damaged,
+    EffectMessage,
     decode_checkpoint,
     decode_effect,
     decode_event,
@@ -27,7 +28,7 @@ from streams.wire.records import (
     encode_lease,
 )
 from streams.wire.schemas import packed_schemas
-from tests.ops.good import Copy, make
+from tests.ops.good import EFFECTS, Copy, make
 
 
 @pytest.fixture(scope="module")
@@ -315,6 +316,38 @@ def effect_lost(copy: Copy) -> Found:
     return "effect.lost", "order2", "good.effects.parcels", None, ""
 
 
+def second_attempt(copy: Copy) -> tuple[Record, EffectMessage]:
+    """The message with which the request was made again."""
+    topic = copy.topics.effect("charges")
+    record = copy.find(topic, lambda record: decode_effect(record.value or b"").attempt == 2)
+    return record, decode_effect(record.value or b"")
+
+
+def attempt_lost(copy: Copy) -> Found:
+    copy.drop(second_attempt(copy)[0])
+    return "effect.lost", "pays", "good.effects.charges", None, ""
+
+
+def attempt_twice(copy: Copy) -> Found:
+    offset = copy.add(second_attempt(copy)[0])
+    return "effect.twice", "pays", "good.effects.charges", offset, ""
+
+
+def attempt_of_nobody(copy: Copy) -> Found:
+    record, message = second_attempt(copy)
+    offset = copy.add(record, value=encode_effect(message._replace(attempt=3)))
+    return "effect.orphan", "pays", "good.effects.charges", offset, ""
+
+
+def attempt(name: str, value: Any) -> Any:
+    def spoil(copy: Copy) -> Found:
+        record, message = second_attempt(copy)
+        copy.put(record, value=encode_effect(message._replace(**{name: value})))
+        return "effect.differs", "pays", "good.effects.charges", record.offset, name
+
+    return pytest.param(spoil, id=f"attempt_{name}")
+
+
 def effect_topic_lost(copy: Copy) -> Found:
     for name in ("good.effects.parcels", "good.effects.parcels.dead"):
         del copy.log._store.topics[name]
@@ -462,6 +495,13 @@ SPOILS = [
     lease("lease.topic", "topic_id", topic_id="another"),
     events_cut,
     letter_bytes,
+    attempt_lost,
+    attempt_twice,
+    attempt_of_nobody,
+    attempt("idempotency_key", "pay/another"),
+    attempt("payload", b"6"),
+    attempt("epoch", 9),
+    attempt("at", 9),
 ]
 
 
@@ -469,10 +509,10 @@ def test_a_good_log_has_no_divergence(copy: Copy) -> None:
     report = judge(copy)
     assert report.divergences == ()
     assert report.good
-    assert report.runs == 32
+    assert report.runs == 33
     assert report.events > 250
     assert report.checkpoints > 30
-    assert report.effects == sum(1 for name in ("mails", "parcels") for _ in copy.records(copy.topics.effect(name)))
+    assert report.effects == sum(1 for name in EFFECTS for _ in copy.records(copy.topics.effect(name)))
     assert report.commands == sum(1 for _ in copy.records(copy.topics.commands))
     assert report.dead_letters == 2
     assert report.passes == 4
@@ -501,6 +541,14 @@ def _the_one(report: Report, run_id: str, kind: str) -> Divergence:
 def test_every_kind_of_divergence_has_been_provoked(good: MemoryLog) -> None:
     kinds = {getattr(spoil, "values", [spoil])[0](Copy(good))[0] for spoil in SPOILS}
     assert kinds == set(KINDS)
+
+
+def test_later_attempts_of_a_run_that_cannot_be_folded_are_blamed_on_nobody(copy: Copy) -> None:
+    record, event = event_of(copy, "pays", ev.AttemptFailed)
+    copy.put(record, value=encode_event(event._replace(seq=50)))
+    report = judge(copy)
+    assert [d.kind for d in report.divergences if d.run_id == "pays"] == ["event.seq"]
+    assert [d.more for d in report.divergences if d.run_id == "pays"] == [0]
 
 
 def test_values_of_users_are_never_shown(copy: Copy) -> None:

@@ -174,7 +174,7 @@ def test_reprocess(capsys: pytest.CaptureFixture[str]) -> None:
     call = ("reprocess", "shop.py:app", "--as", "again", "--tasks", "run", "--idle", "0.2")
     code, out, err = run(capsys, *call)
     assert (code, "3 commands copied to app again" in out) == (1, True)
-    assert "1 answers and later commands wait for their runs to come so far: o-1" in out
+    assert "1 answers, replies and later commands wait for their runs to come so far: o-1" in out
     assert "tasks RUN, really" in out
     assert "streams worker shop.py:app --app again" in err
     code, out, _ = run(capsys, "reprocess", "shop.py:app", "--as", "again", "--compare")

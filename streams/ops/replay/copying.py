@@ -37,7 +37,7 @@ WAITING_BYTES_MAX = 64_000_000
 """What is kept of commands that wait for their runs."""
 IDLE_SECONDS = 30.0
 """How long nothing may get on before the rest is told as held."""
-_TIMED = (cmd.Resume, cmd.Cancel)
+_TIMED = (cmd.Resume, cmd.Cancel, cmd.Reply)
 """Commands that mean something only where the run stands at the time."""
 _REPAIRS = (cmd.Retry, cmd.Skip, cmd.Complete, cmd.Repair)
 _JOIN_SECONDS = 90.0
@@ -54,8 +54,9 @@ class Copied:
     """What has become of the commands.
 
     commands: copied now. before: copied by an earlier try. held: not copied, since their runs have not come so far; the
-    same call again goes on with them. Left out are refused: answers and cancels that the old app had turned down;
-    repairs: an operator's words on a trouble that the copy need not have; strays: on a wrong partition; too_large.
+    same call again goes on with them. Left out are refused: answers, replies and cancels that the old app had turned
+    down; repairs: an operator's words on a trouble that the copy need not have; replies, where the effects of the copy
+    are on and its own subscribers reply; strays: on a wrong partition; too_large.
     cut: partitions of which retention has deleted commands since the copy was begun.
     """
 
@@ -63,6 +64,7 @@ class Copied:
     before: int = 0
     refused: int = 0
     repairs: int = 0
+    replies: int = 0
     strays: int = 0
     too_large: int = 0
     cut: int = 0
@@ -72,10 +74,15 @@ class Copied:
 
 
 class _Waiting(NamedTuple):
-    """A copy that waits for its run to come to an op, or only for the commands before it."""
+    """A copy that waits for its run to come to an op, or only for the commands before it.
+
+    A `reply` also waits for its attempt, and then names the one that the run of the copy has come to.
+    """
 
     copy: NewRecord
     op: str | None
+    reply: Command | None = None
+    attempt: int = 0
 
 
 class _Bitmap:
@@ -198,7 +205,7 @@ class Copier:
         start, end = self._origin.start[number], self._origin.end[number]
         guide = await read_guide(self._log, self._source, number, start, end, keys=self._keys, progress=progress)
         self._guides.append(guide)
-        for key, op in guide.after.values():
+        for key, op in (*guide.after.values(), *guide.requests):
             self._followed.want(key, op)
         await self._poll(0.0)
 
@@ -259,15 +266,33 @@ class Copier:
         if command is not None and isinstance(command.request, _TIMED) and record.offset in guide.refused:
             self._copied.refused += 1
             return
+        if command is not None and isinstance(command.request, cmd.Reply) and self._origin.publishes:
+            self._copied.replies += 1
+            return
         to = record.partition % self._partitions if key is None else partition_of(key, self._partitions)
         value, headers = with_id(record, command, place)
         copy = NewRecord(self._target.commands, to, key, value, (*headers, (COPIED_FROM, place.encode())))
-        _, op = guide.after.get(record.offset, (key, None))
-        if key is not None and (key in self._waiting or not self._followed.ready(key, op)):
-            self._waiting.setdefault(key, deque()).append(_Waiting(copy, op))
+        waiting = _Waiting(copy, guide.after.get(record.offset, (key, None))[1])
+        if command is not None and isinstance(command.request, cmd.Reply):
+            waiting = _Waiting(copy, command.request.op, command, _attempt_of(command.request))
+        if key is not None and (key in self._waiting or not self._followed.ready(key, waiting.op, waiting.attempt)):
+            self._waiting.setdefault(key, deque()).append(waiting)
             self._waiting_bytes += len(value or b"")
         else:
-            self._put(copy)
+            self._put(self._aimed(waiting))
+
+    def _aimed(self, waiting: _Waiting) -> NewRecord:
+        """The copy; that of a reply names the request as the copy has made it."""
+        copy, reply = waiting.copy, waiting.reply
+        token = None if reply is None else self._followed.token(copy.key or b"", waiting.op or "")
+        if reply is None or token is None or not isinstance(reply.request, cmd.Reply):
+            return copy
+        request = reply.request._replace(
+            effect_id=f"{token.identity}/{waiting.op}", attempt=token.attempt, epoch=token.epoch
+        )
+        value = encode_command(request, command_id=reply.command_id, operator=reply.operator)
+        kept = tuple(header for header in copy.headers if header[0] not in (CONTENT_TYPE, SCHEMA))
+        return copy._replace(value=value, headers=(*headers_of("command", value), *kept))
 
     def _put(self, copy: NewRecord) -> None:
         self._batch.append(copy)
@@ -278,10 +303,10 @@ class Copier:
         count = 0
         for key in keys:
             queue = self._waiting.get(key, deque())
-            while queue and self._followed.ready(key, queue[0].op):
-                copy = queue.popleft().copy
-                self._waiting_bytes -= len(copy.value or b"")
-                self._put(copy)
+            while queue and self._followed.ready(key, queue[0].op, queue[0].attempt):
+                waiting = queue.popleft()
+                self._waiting_bytes -= len(waiting.copy.value or b"")
+                self._put(self._aimed(waiting))
                 count += 1
             if not queue:
                 self._waiting.pop(key, None)
@@ -340,6 +365,11 @@ class Copier:
         until = loop.time() + seconds
         while loop.time() < until:
             await self._poll(min(1.0, max(0.0, until - loop.time())))
+
+
+def _attempt_of(reply: cmd.Reply) -> int:
+    """The attempt that a reply waits for: a result, or an error that is final, settles any."""
+    return 0 if reply.error is None or reply.error[0] == "terminal" else reply.attempt
 
 
 def _command_of(record: Record, place: str) -> Command | None:

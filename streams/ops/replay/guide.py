@@ -1,7 +1,7 @@
 """When a command of the copy has its turn: an answer cannot come before its question.
 
-In the log commands lie close together, while days passed between them. So an answer, or a cancel, waits until the run
-of the copy has come as far as the first one had. Ids of ops come from the place in the program, so they are the same.
+In the log commands lie close together, while days passed between them. So an answer, a reply or a cancel waits until
+the run of the copy has come as far as the first one had. Ids of ops come from the place in the program: they stay.
 """
 
 from __future__ import annotations
@@ -16,16 +16,28 @@ from streams.log.port import Log, Reader, TopicPartition
 from streams.wire.records import decode_event
 from streams.wire.topics import Topics
 
-__all__ = ["Followed", "Guide", "read_guide"]
+__all__ = ["Followed", "Guide", "Token", "read_guide"]
 
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 
 
 class Guide(NamedTuple):
-    """What the old app did with commands, by offset: the run and the op that each came after; which were refused."""
+    """What the old app did with commands, by offset: the run and the op that each came after; which were refused.
+
+    `requests`: what replies may come for.
+    """
 
     after: dict[int, tuple[bytes, str]]
     refused: set[int]
+    requests: set[tuple[bytes, str]]
+
+
+class Token(NamedTuple):
+    """What a reply has to name: the identity of the run, and the attempt of the request with its epoch."""
+
+    identity: str
+    attempt: int
+    epoch: int
 
 
 async def read_guide(
@@ -39,7 +51,7 @@ async def read_guide(
     progress: Progress | None = None,
 ) -> Guide:
     """Read the old histories for the commands from `start` up to `end`."""
-    guide = Guide({}, set())
+    guide = Guide({}, set(), set())
     last: dict[bytes, str] = {}
     span = await log.span(topics.events, partition)
     async for record in scan(log, topics.events, partition, span.start, span.end, progress=progress):
@@ -53,6 +65,8 @@ async def read_guide(
         body = event.body
         if isinstance(body, ev.OpScheduled):
             last[key] = body.op
+            if body.kind == "request":
+                guide.requests.add((key, body.op))
         elif isinstance(body, _ENDS):
             last.pop(key, None)
         if event.offset is None or not start <= event.offset < end:
@@ -74,7 +88,7 @@ class Followed:
         self._topics = topics
         self._partitions = partitions
         self._wanted: dict[bytes, set[str]] = {}
-        self._reached: set[tuple[bytes, str]] = set()
+        self._reached: dict[tuple[bytes, str], Token] = {}
         self._ended: set[bytes] = set()
         self._reader: Reader | None = None
 
@@ -82,9 +96,16 @@ class Followed:
         """Watch out for an op of a run. Before the first look."""
         self._wanted.setdefault(key, set()).add(op)
 
-    def ready(self, key: bytes, op: str | None) -> bool:
-        """Whether the run has come to the op, or to its end: then nothing is to be waited for any more."""
-        return op is None or (key, op) in self._reached or key in self._ended
+    def ready(self, key: bytes, op: str | None, attempt: int = 0) -> bool:
+        """Whether the run has come to the op, and to this attempt, or to its end: then nothing is to be waited for."""
+        if op is None or key in self._ended:
+            return True
+        token = self._reached.get((key, op))
+        return token is not None and token.attempt >= attempt
+
+    def token(self, key: bytes, op: str) -> Token | None:
+        """The attempt of a request that the run of the copy waits for now."""
+        return self._reached.get((key, op))
 
     async def look(self, seconds: float) -> set[bytes]:
         """Take in new events, waiting so long for the first; return the runs that have got on."""
@@ -100,12 +121,13 @@ class Followed:
         return moved
 
     def _take(self, key: bytes, value: bytes) -> bool:
-        body = decode_event(value).body
+        event = decode_event(value)
+        body = event.body
         if isinstance(body, _ENDS):
             self._ended.add(key)
             return True
-        if isinstance(body, ev.OpScheduled) and body.op in self._wanted[key]:
-            self._reached.add((key, body.op))
+        if isinstance(body, (ev.OpScheduled, ev.AttemptStarted)) and body.op in self._wanted[key]:
+            self._reached[key, body.op] = Token(event.identity, body.attempt, event.epoch)
             return True
         return False
 
