@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from bench import plan, report
-from bench.broker import broker
+from bench.broker import broker, postgres
 from bench.child import Failed, measure
 from bench.loop import loop_name
 from bench.measure import disk_folder, machine
@@ -43,7 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     where = disk_folder()
     facts = {**machine(where), "loop": loop_name()}
     print("  ".join(f"{name}: {value}" for name, value in facts.items()), file=sys.stderr)
-    with broker(where) if plan.needs_broker(args.scenarios) else nullcontext():
+    with (
+        broker(where) if plan.needs_broker(args.scenarios) else nullcontext(),
+        postgres(where) if plan.needs_postgres(args.scenarios) else nullcontext(),
+    ):
         values, failed, sizes = _measure_all(args, where)
     found, judged = report.results(values), report.goals(values, sizes)
     print(report.table(found, judged))

@@ -1,4 +1,4 @@
-"""The broker that the Kafka measurements share: started for them, and gone with them."""
+"""The broker and the PostgreSQL that measurements share: started for them, and gone with them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streams.dev import start_kafka, stop_kafka
+from streams.dev import start_kafka, start_postgres, stop_kafka, stop_postgres
 
-__all__ = ["broker", "broker_cpu_seconds", "broker_url"]
+__all__ = ["broker", "broker_cpu_seconds", "broker_url", "postgres", "postgres_url"]
 
 _URL, _PID = "STREAMS_BENCH_KAFKA", "STREAMS_BENCH_KAFKA_PID"
+_POSTGRES = "STREAMS_BENCH_POSTGRES"
 
 
 @contextmanager
@@ -38,3 +39,21 @@ def broker_cpu_seconds() -> float:
     """CPU time that the broker has used, all threads. Needs /proc."""
     fields = Path(f"/proc/{os.environ[_PID]}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def postgres(where: Path) -> Iterator[None]:
+    """Run a PostgreSQL, the same way."""
+    folder = Path(tempfile.mkdtemp(prefix="streams-bench-postgres-", dir=where))
+    try:
+        server = start_postgres(folder, tied=True)
+        os.environ[_POSTGRES] = server.url
+        yield
+        stop_postgres(server)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def postgres_url() -> str:
+    """Where its database is."""
+    return os.environ[_POSTGRES]

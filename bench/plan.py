@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["NAMES", "STEPS", "Step", "needs_broker", "rounds"]
+__all__ = ["NAMES", "STEPS", "Step", "needs_broker", "needs_postgres", "rounds"]
 
 
 class Step(NamedTuple):
@@ -41,10 +41,16 @@ STEPS = (
     Step("verify-kafka", ("fill", "verify"), "kafka", 10_000, 100, 1_000),
     Step("rebuild-sqlite", ("fill", "rebuild"), "sqlite", 10_000, 300, 1_000),
     Step("rebuild-kafka", ("fill", "rebuild"), "kafka", 10_000, 100, 1_000),
+    Step("effects-rows-sqlite", ("effects-rows",), "sqlite", 40_000, 500),
+    Step("effects-rows-kafka", ("effects-rows-postgres",), "kafka", 40_000, 500),
+    Step("effects-calls-sqlite", ("effects-calls",), "sqlite", 20_000, 300, 1_000),
+    Step("effects-calls-kafka", ("effects-calls-postgres",), "kafka", 20_000, 300, 1_000),
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
 )
 
-NAMES = ("floor", "saturated", "alone", "approval", "fan-out", "loop", "verify", "rebuild", "waiting", "sim", "kafka")
+NAMES = tuple(
+    "floor saturated alone approval fan-out loop verify rebuild effects waiting sim kafka".split()  # noqa: SIM905
+)
 """What can be asked for: the name of a step, or what stands before its number."""
 
 
@@ -60,6 +66,11 @@ def rounds(names: Sequence[str], *, quick: bool, runs: int | None, repeat: int) 
 def needs_broker(names: Sequence[str]) -> bool:
     """Whether one of the steps asked for runs on Kafka."""
     return any(step.target == "kafka" for step in _chosen(names))
+
+
+def needs_postgres(names: Sequence[str]) -> bool:
+    """Whether one of the steps asked for has its ledger in PostgreSQL."""
+    return any("postgres" in course for step in _chosen(names) for course in step.courses)
 
 
 def _chosen(names: Sequence[str]) -> list[Step]:

@@ -31,8 +31,8 @@ class Goal(NamedTuple):
     size: int | None = None
 
     def met(self, value: float) -> bool:
-        """More is better for a rate, less for everything else."""
-        return value >= self.goal if self.unit.endswith("/s") else value <= self.goal
+        """More is better for a rate and for what goes on at once, less for everything else."""
+        return value >= self.goal if self.unit.endswith("/s") or self.unit == "at once" else value <= self.goal
 
 
 GOALS = (
@@ -47,6 +47,9 @@ GOALS = (
     Goal("verify_kafka_events_per_core_s", "verify-kafka", "events_per_core_s", 30_000, "/s"),
     Goal("rebuild_sqlite_events_per_core_s", "rebuild-sqlite", "events_per_core_s", 30_000, "/s"),
     Goal("rebuild_kafka_events_per_core_s", "rebuild-kafka", "events_per_core_s", 30_000, "/s"),
+    Goal("effects_rows_per_s", "effects-rows-kafka", "rows_per_s", 3_000, "/s"),
+    Goal("effects_known_per_s", "effects-rows-kafka", "known_per_s", 20_000, "/s"),
+    Goal("effects_calls_in_flight", "effects-calls-kafka", "calls_most_in_flight", 1_000, "at once"),
     Goal("waiting_100k_mb", "waiting", "filled_mb", 600, "MB", 100_000),
 )
 
@@ -97,13 +100,13 @@ def _ratios(step: str, metric: str, some: Sequence[float], values: Values) -> It
 
 def table(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
     """All of it, for a terminal."""
-    lines = [f"{'scenario':<16}{'metric':<26}{'median':>12}{'min':>12}{'max':>12}{'to floor':>10}"]
+    lines = [f"{'scenario':<20}{'metric':<26}{'median':>12}{'min':>12}{'max':>12}{'to floor':>10}"]
     for entry in found:
         name = entry["scenario"]
         for metric, value in entry["metrics"].items():
             ratio = f"{value['ratio']:.3g}" if "ratio" in value else ""
             figures = "".join(f"{_figure(value[key]):>12}" for key in ("median", "min", "max"))
-            lines.append(f"{name:<16}{metric:<26}{figures}{ratio:>10}".rstrip())
+            lines.append(f"{name:<20}{metric:<26}{figures}{ratio:>10}".rstrip())
             name = ""
     lines += ["", *(_goal_line(goal) for goal in judged)]
     return "\n".join(lines)

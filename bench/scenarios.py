@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.effects_courses import effects_calls, effects_rows
 from bench.floor import floor
 from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
@@ -169,6 +170,14 @@ async def _in_turn(target: Target, job: Job, prefix: str, runs: int, *, size: in
     return times
 
 
+async def _rows(task: Task, ledger: str) -> Metrics:
+    return await effects_rows(url_of(task.target, task.folder), task.folder, task.runs, ledger)
+
+
+async def _calls(task: Task, ledger: str) -> Metrics:
+    return await effects_calls(url_of(task.target, task.folder), task.folder, task.runs, task.in_flight, ledger)
+
+
 def _spread(times: list[float]) -> Metrics:
     return {"p50_ms": percentile(times, 0.5) * 1e3, "p99_ms": percentile(times, 0.99) * 1e3}
 
@@ -189,5 +198,9 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "fed": lambda task: fed(task.folder, task.runs, task.in_flight),
     "restore-checkpoints": lambda task: restore_checkpoints(task.runs),
     "take-over": lambda task: take_over(task.runs),
+    "effects-rows": lambda task: _rows(task, "sqlite"),
+    "effects-rows-postgres": lambda task: _rows(task, "postgresql"),
+    "effects-calls": lambda task: _calls(task, "sqlite"),
+    "effects-calls-postgres": lambda task: _calls(task, "postgresql"),
     "simulated": lambda task: simulated(task.runs),
 }

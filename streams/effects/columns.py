@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from streams.effects.port import Entry, Key, Status
 from streams.kernel.bodies import Failure
 
-__all__ = ["COLUMNS", "entry_of", "row_of", "storable"]
+__all__ = ["COLUMNS", "column_of", "entry_of", "row_of", "storable"]
 
 COLUMNS = (
     *("app", "operation", "key"),
@@ -22,19 +23,24 @@ COLUMNS = (
     *("conflicts", "conflict", "resent", "operator", "published"),
 )
 
-# PostgreSQL takes no NUL in a text, and no database takes half a surrogate pair. Names and keys that the engine checked
-# hold neither, and no SUB, which marks what stands for them; so the order of legal keys stays what it was.
-_UNFIT = re.compile("[\x00\x1a\ud800-\udfff]")
-_MARKED = re.compile("\x1a([0-9a-f]{4})")
+# PostgreSQL takes no NUL in a text, and no database takes half a surrogate pair. No name or key that the engine has
+# checked holds a control character, so DEL marks what stands for one; the order of legal keys stays what it was.
+_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_MARKED = re.compile("\x7f([0-9a-f]{4})")
 
 
 def storable(text: str) -> str:
     """The text as every database takes it; `_restored` gives it back."""
-    return _UNFIT.sub(lambda found: f"\x1a{ord(found[0]):04x}", text) if _UNFIT.search(text) else text
+    return _UNFIT.sub(lambda found: f"\x7f{ord(found[0]):04x}", text) if _UNFIT.search(text) else text
+
+
+def _storable_all(texts: Sequence[str]) -> Sequence[str]:
+    """The same for many, with one look at all of them."""
+    return [storable(text) for text in texts] if _UNFIT.search("".join(texts)) else texts
 
 
 def _restored(text: str) -> str:
-    return _MARKED.sub(lambda found: chr(int(found[1], 16)), text) if "\x1a" in text else text
+    return _MARKED.sub(lambda found: chr(int(found[1], 16)), text) if "\x7f" in text else text
 
 
 def row_of(entry: Entry) -> tuple[Any, ...]:
@@ -48,6 +54,18 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         *(entry.response, _error_out(entry.error), entry.conflicts, storable(entry.conflict)),
         *(storable(entry.resent), storable(entry.operator), entry.published),
     )
+
+
+def column_of(name: str, entries: Sequence[Entry]) -> Sequence[Any]:
+    """The values of one of the columns: what `row_of` gives for each, but many at once."""
+    if name in _OF_KEY:
+        return _storable_all([entry.key[_OF_KEY[name]] for entry in entries])
+    if name == "status":
+        return [entry.status.value for entry in entries]
+    if name == "error":
+        return [_error_out(entry.error) for entry in entries]
+    values = list(map(attrgetter(name), entries))
+    return _storable_all(values) if name in _TEXTS else values
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
@@ -83,6 +101,8 @@ def entry_of(row: Sequence[Any]) -> Entry:
     )
 
 
+_OF_KEY = {"app": 0, "operation": 1, "key": 2}
+_TEXTS = frozenset({"effect_id", "run_id", "op", "place", "owner", "claim", "conflict", "resent", "operator"})
 _STATUSES = {status.value: status for status in Status}
 
 

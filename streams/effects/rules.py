@@ -76,7 +76,9 @@ def _is_newer(resent: str, known: str) -> bool:
 def _granted(
     entry: Entry, current: Entry, owner: str, claim: str, lease_until: int, now: int
 ) -> tuple[Verdict, Entry | None]:
-    changed = None if current is entry else current._replace(updated_at=now)
+    changed = None
+    if current is not entry:
+        current = changed = current._replace(updated_at=now)
     if current.status is Status.DONE:
         return Verdict(Word.DONE, current), changed
     if current.status is Status.PARKED:

@@ -55,6 +55,7 @@ class Claimed(NamedTuple):
     verdicts: list[Verdict]
     changes: batch.Changes
     inserted: set[Key]
+    begun: int
 
 
 async def claim(connection: Connection, asks: Sequence[Ask], call: Call) -> list[Verdict]:
@@ -92,7 +93,7 @@ async def claim_within(connection: Connection, asks: Sequence[Ask], call: Call) 
     Inserted before anything is locked, both in the order of the primary key: no two calls wait for each other.
     """
     found = await statements.read(connection, keys_of(asks))
-    _, changes = call.judged(found, asks)
+    verdicts, changes = call.judged(found, asks)
     fresh = {key: entry for key, entry in changes.items() if key not in found.entries}
     inserted = await statements.insert(connection, fresh)
     held = changes.keys() - inserted
@@ -100,9 +101,8 @@ async def claim_within(connection: Connection, asks: Sequence[Ask], call: Call) 
         locked = await statements.lock(connection, held, responses=True)
         if gone := held - locked.entries.keys():
             raise LedgerUnavailable(_restless(next(iter(gone))))
-        found = Found(found.entries | locked.entries, locked.now)
-    verdicts, changes = call.judged(found, asks)
-    return Claimed(verdicts, changes, inserted)
+        verdicts, changes = call.judged(found._replace(entries=found.entries | locked.entries, now=locked.now), asks)
+    return Claimed(verdicts, changes, inserted, found.begun)
 
 
 def _restless(key: Key) -> str:

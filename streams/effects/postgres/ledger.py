@@ -103,12 +103,11 @@ class PostgresLedger:
         async def work(connection: Connection, guard: Guard) -> list[Verdict]:
             nonlocal given
             async with connection.transaction():
-                _, begun = await statements.clock(connection)
                 claimed = await claim_within(connection, asks, Call(owner, batch.INSTANT_SECONDS))
                 given = True
                 with guard.off():
                     settlements = await self._in_hand(connection, partial(body, connection, claimed.verdicts))
-                now = await _still_in(connection, begun)
+                now = await _still_in(connection, claimed.begun)
                 changes = batch.concluded(claimed.verdicts, claimed.changes, settlements, now)
                 async with connection.pipeline():
                     await statements.write(connection, changes.values())

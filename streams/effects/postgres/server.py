@@ -32,7 +32,10 @@ IDLE_SECONDS = 300
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 _SECRETS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
-_COMING_UP = ("starting up", "shutting down", "in recovery", "too many clients", "remaining connection slots")
+_COMING_UP = (
+    *("starting up", "shutting down", "in recovery", "not yet accepting", "too many clients"),
+    "remaining connection slots",
+)
 _PASSING = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable, psycopg.OperationalError)
 """Errors that pass: a server that is away, a deadlock, a lock that was waited for in vain."""
 
@@ -210,4 +213,7 @@ def _not_connected(error: psycopg.Error, url: str) -> LedgerUnavailable | UsageE
     text = next((line.partition("FATAL:")[2].strip() for line in said if "FATAL:" in line), "")
     if text and not any(words in text for words in _COMING_UP):
         return UsageError(f"{url} turned the connection down: {text}")
-    return LedgerUnavailable(f"{url} cannot be reached: {text or (said or ['no answer'])[-1]}")
+    told = text or (said or ["no answer"])[0]
+    if "connection option" in told:
+        return UsageError(f"{url} is no address of a ledger in PostgreSQL: {told}")
+    return LedgerUnavailable(f"{url} cannot be reached: {told}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from inspect import iscoroutine
 from typing import TypeVar
 from uuid import uuid4
 
@@ -117,6 +118,8 @@ class SqliteLedger:
             verdicts, claimed = batch.judged(_known(connection, batch.keys_of(asks)), asks, claims)
             settlements = in_hand(connection, lambda: body(connection, verdicts))
             if not isinstance(settlements, Iterable):
+                if iscoroutine(settlements):
+                    settlements.close()
                 raise TypeError("a ledger in sqlite calls a plain function: write `def`, not `async def`")
             changes = batch.concluded(verdicts, claimed, settlements, self._clock.now_us())
             _save(connection, changes)
