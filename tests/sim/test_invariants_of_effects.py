@@ -1,4 +1,4 @@
-"""The invariants of subscribers and requests find what they are there for: each case spoils a true history in one way."""
+"""The invariants of subscribers and requests find what they are for: each case spoils a true history in one way."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ SPOILS: dict[str, tuple[Callable[[Story], Story], str]] = {
         "nobody has a row",
     ),
     "a row written twice": (
-        lambda s: s._replace(served=s.served._replace(tables={key: 2 for key in s.served.tables})),
+        lambda s: s._replace(served=s.served._replace(tables=dict.fromkeys(s.served.tables, 2))),
         "was written 2 times",
     ),
     "a row missing": (lambda s: s._replace(served=s.served._replace(tables={})), "its row is missing"),
