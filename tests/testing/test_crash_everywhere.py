@@ -89,8 +89,9 @@ def test_a_worker_dies_at_every_point_that_a_memory_log_has() -> None:
     assert report.ok, str(report)
     seen |= {point.partition("+")[2].partition(":")[0].partition("/")[0] for point in report.positions}
     sweeps = {point for point in points.POINTS if point.startswith("sweep.")}
+    of_subscribers = {point for point in points.POINTS if point.startswith("effect.")}  # see test_serving.py
     elsewhere = points.LOG_POINTS - {"commit.begun", "commit.produced", "commit.fenced"}
-    assert points.POINTS - seen == sweeps | elsewhere
+    assert points.POINTS - seen == sweeps | elsewhere | of_subscribers
 
 
 # -- what is wrong ---------------------------------------------------------------------------------------------------

@@ -58,6 +58,23 @@ def test_the_fault_is_found_as_the_page_says(tmp_path: Path):
     assert (code, told.count("SUBFAILED[")) == (1, 1), told
 
 
+@pytest.mark.slow
+def test_the_subscriber_passes_and_its_mistakes_are_found_as_the_page_says(tmp_path: Path):
+    for name in ("post.py", "test_post.py"):
+        (tmp_path / name).write_text(BLOCKS[name], "utf-8")
+    command = [*PYTEST[:-1], "test_post.py"]
+    code, told = run(tmp_path, *command)
+    assert (code, "1 passed" in told) == (0, True), told
+    (tmp_path / "post.py").write_text(BLOCKS["post.py"].replace("reconcile=find", "idempotent=True"), "utf-8")
+    code, told = run(tmp_path, *command)
+    assert code == 1
+    assert "['send/o-1', 'send/o-1']" in told
+    (tmp_path / "post.py").write_text(BLOCKS["post.py"].replace(", reconcile=find", ""), "utf-8")
+    lines = ("from streams.testing import crash_everywhere", "from test_post import *")
+    code, told = run(tmp_path, "-c", "\n".join([*lines, "print(crash_everywhere(app, sent, resources=Post))"]))
+    assert "waits for a person" in told
+
+
 def test_the_page_names_every_point_and_no_other():
     table = TEXT.partition("| point | a worker dies when |\n")[2].partition("\n\n")[0]
     named = set()
@@ -65,7 +82,7 @@ def test_the_page_names_every_point_and_no_other():
         point, told = (cell.strip() for cell in row.strip("|").split("|"))
         group = point.strip("`").partition(".")[0]
         named |= {f"{group}.{name.partition('/')[0]}" for name in re.findall(r"`([a-z_/A-Z]+)`", told)}
-    assert named - {"sweep.crash_everywhere"} == crash.POINTS | {"task.waited"}
+    assert named - {"sweep.crash_everywhere"} == crash.POINTS | {"task.waited", "effect.waited"}
 
 
 def test_the_page_names_every_call_of_a_scenario():

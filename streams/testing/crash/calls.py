@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from streams.authoring.app import App
+from streams.authoring.subscriber import EffectContext, Subscription
 from streams.authoring.task import Task, TaskContext
 from streams.runtime import crash
 
@@ -18,13 +19,15 @@ __all__ = ["Call", "watched"]
 
 
 class Call:
-    """A task was called, or a look-up of it."""
+    """A task was called, or the subscriber of an effect, or a look-up of one of them."""
 
-    __slots__ = ("answer", "attempt", "coroutine", "key", "look_up", "run_id", "task")
+    __slots__ = ("answer", "attempt", "coroutine", "effect", "key", "look_up", "run_id", "task")
 
-    def __init__(self, ctx: TaskContext, task: str, *, look_up: bool) -> None:
+    def __init__(self, ctx: TaskContext | EffectContext, task: str, *, look_up: bool, effect: str = "") -> None:
         self.run_id = ctx.run_id
         self.task = task
+        self.effect = effect
+        """The name of the effect, where it is a subscriber."""
         self.key = ctx.idempotency_key
         self.attempt = ctx.attempt
         self.look_up = look_up
@@ -44,8 +47,9 @@ class Call:
 
 
 def watched(app: App, note: Callable[[Call], None], resources: Callable[[], Any] | None) -> App:
-    """The same app, with tasks that tell of each call. Its tasks see what `resources` gives, where that is given."""
+    """The same app, whose tasks and subscribers tell of each call. They see what `resources` gives, if it is given."""
     made = copy.copy(app)
+    made._subscriptions = {name: _watched_one(one, note) for name, one in app._subscriptions.items()}  # noqa: SLF001
     made._tasks = {name: _watched(task, note) for name, task in app._tasks.items()}  # noqa: SLF001 - no user has a use for it
     if resources is not None:
         made.lifespan = _lifespan(resources)
@@ -61,16 +65,27 @@ def _watched(task: Task[Any, Any], note: Callable[[Call], None]) -> Task[Any, An
     )
 
 
-def _noting(function: Callable[..., Any], task: str, note: Callable[[Call], None], *, look_up: bool) -> Any:
-    def begin(ctx: TaskContext) -> Call:
-        call = Call(ctx, task, look_up=look_up)
+def _watched_one(one: Subscription[Any, Any], note: Callable[[Call], None]) -> Subscription[Any, Any]:
+    look_up, effect = one.reconcile, one.effect.name
+    return replace(
+        one,
+        function=_noting(one.function, one.name, note, look_up=False, effect=effect),
+        reconcile=None if look_up is None else _noting(look_up, one.name, note, look_up=True, effect=effect),
+    )
+
+
+def _noting(
+    function: Callable[..., Any], task: str, note: Callable[[Call], None], *, look_up: bool, effect: str = ""
+) -> Any:
+    def begin(ctx: TaskContext | EffectContext) -> Call:
+        call = Call(ctx, task, look_up=look_up, effect=effect)
         note(call)
         return call
 
     if not inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        def plain(ctx: TaskContext, *args: Any, **kwargs: Any) -> Any:
+        def plain(ctx: TaskContext | EffectContext, *args: Any, **kwargs: Any) -> Any:
             call = begin(ctx)
             call.answer = function(ctx, *args, **kwargs)
             return call.answer
@@ -78,10 +93,11 @@ def _noting(function: Callable[..., Any], task: str, note: Callable[[Call], None
         return plain
 
     @functools.wraps(function)
-    async def stepping(ctx: TaskContext, *args: Any, **kwargs: Any) -> Any:
+    async def stepping(ctx: TaskContext | EffectContext, *args: Any, **kwargs: Any) -> Any:
         call = begin(ctx)
         call.coroutine = function(ctx, *args, **kwargs)
-        call.answer = await _Steps(call.coroutine, task)
+        point = f"effect.waited/{effect}" if effect else f"task.waited/{task}"
+        call.answer = await _Steps(call.coroutine, point)
         return call.answer
 
     return stepping
@@ -90,9 +106,9 @@ def _noting(function: Callable[..., Any], task: str, note: Callable[[Call], None
 class _Steps(Awaitable[Any]):
     """Drives a coroutine, and passes a crash point wherever it has come back from a wait."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], task: str) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], point: str) -> None:
         self._coroutine = coroutine
-        self._task = task
+        self._point = point
 
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine = self._coroutine
@@ -111,7 +127,7 @@ class _Steps(Awaitable[Any]):
                 step = functools.partial(coroutine.throw, error)
             else:
                 step = functools.partial(coroutine.send, got)
-            crash.passing("task.waited", self._task)
+            crash.passing(self._point)
 
 
 def _lifespan(resources: Callable[[], Any]) -> Callable[[App], AbstractAsyncContextManager[Any]]:

@@ -14,6 +14,7 @@ from streams.kernel import bodies as ev
 from streams.kernel.events import Event
 from streams.kernel.run import OpPhase, Run, Status, status_of
 from streams.testing.crash.calls import Call
+from streams.testing.crash.compare_effects import effect_differences, parked_effects, without_offset
 from streams.testing.crash.world import Execution
 from streams.wire.records import EffectMessage
 
@@ -47,11 +48,15 @@ class Comparer:
 
     def differences(self, found: Execution) -> list[Difference]:
         """Everything that must not differ and does."""
-        return list(self._whole(found)) + [
-            difference
-            for run_id in {**self._base.runs, **found.runs}
-            for difference in (*self._run(run_id, found), *self._calls(run_id, found))
-        ]
+        return (
+            list(self._whole(found))
+            + [
+                difference
+                for run_id in {**self._base.runs, **found.runs}
+                for difference in (*self._run(run_id, found), *self._calls(run_id, found))
+            ]
+            + [Difference(*said) for said in effect_differences(self._app, self, self._base, found)]
+        )
 
     def parked(self, found: Execution) -> list[tuple[str, str, str]]:
         """Ops that need a person now and did not without a crash: run, op with the task's name, and why."""
@@ -60,7 +65,7 @@ class Comparer:
             for run in found.runs.values()
             for op in run.ops.values()
             if op.phase is OpPhase.PARKED and not _is_parked(self._base.runs.get(run.run_id), op.id)
-        ]
+        ] + list(parked_effects(self._base, found))
 
     # -- the whole -----------------------------------------------------------------------------------------------
 
@@ -88,8 +93,8 @@ class Comparer:
         status = status_of(before), status_of(after)
         if status[0] != status[1]:
             yield Difference(run_id, "the status", *(_status(run) for run in (before, after)))
-        elif self._differ(before.result, after.result):
-            yield Difference(run_id, "the result", self._shown(before.result), self._shown(after.result))
+        elif self.differ(before.result, after.result):
+            yield Difference(run_id, "the result", self.shown(before.result), self.shown(after.result))
         elif _error(before) != _error(after):
             yield Difference(run_id, "the error", *map(str, (_error(before), _error(after))))
         if status[1] is not Status.BLOCKED:
@@ -112,13 +117,18 @@ class Comparer:
     def _effects_differ(self, before: EffectMessage | None, after: EffectMessage | None) -> bool:
         if before is None or after is None:
             return True
-        same = (before.effect, before.idempotency_key) == (after.effect, after.idempotency_key)
-        return not same or self._differ(before.payload, after.payload)
+        same = before.effect == after.effect and self._same_key(before, after)
+        return not same or self.differ(before.payload, after.payload)
+
+    @staticmethod
+    def _same_key(before: EffectMessage, after: EffectMessage) -> bool:
+        keys = [without_offset(side.idempotency_key, side.run_id) for side in (before, after)]
+        return keys[0] == keys[1]
 
     def _effect(self, message: EffectMessage | None) -> str:
         if message is None:
             return "missing"
-        return f"{message.effect} {self._shown(message.payload)} with key {message.idempotency_key!r}"
+        return f"{message.effect} {self.shown(message.payload)} with key {message.idempotency_key!r}"
 
     def _ops(self, run_id: str, found: Execution) -> Iterator[Difference]:
         """Ops as they were issued, and what became of them; then everything else that reached the run."""
@@ -130,7 +140,7 @@ class Comparer:
             if any(isinstance(body, ev.OpWithdrawn) for body in outcomes):
                 continue  # it lost a race, or was not needed any more
             name = next(side.name for side in sides if side is not None)
-            if self._ops_differ(*sides):
+            if self._ops_differ(run_id, *sides):
                 yield Difference(run_id, f"{name} (op {op})", *(self._op(side) for side in sides))
                 return
             if self._outcomes_differ(*outcomes):
@@ -141,30 +151,31 @@ class Comparer:
         if others[0] != others[1]:
             yield Difference(run_id, "what reached it", *(_cut(", ".join(map(str, side))) for side in others))
 
-    def _ops_differ(self, before: ev.OpScheduled | None, after: ev.OpScheduled | None) -> bool:
+    def _ops_differ(self, run_id: str, before: ev.OpScheduled | None, after: ev.OpScheduled | None) -> bool:
         if before is None or after is None:
             return True
-        same = (before.kind, before.name, before.key) == (after.kind, after.name, after.key)
-        return not same or self._differ(before.args, after.args)
+        same = (before.kind, before.name) == (after.kind, after.name)
+        same &= without_offset(before.key, run_id) == without_offset(after.key, run_id)
+        return not same or self.differ(before.args, after.args)
 
     def _op(self, issued: ev.OpScheduled | None) -> str:
         if issued is None:
             return "missing"
         key = f" with key {issued.key!r}" if issued.key else ""
-        return f"{issued.kind} {issued.name}{key} of {self._shown(issued.args)}"
+        return f"{issued.kind} {issued.name}{key} of {self.shown(issued.args)}"
 
     def _outcomes_differ(self, before: ev.Body | None, after: ev.Body | None) -> bool:
         if type(before) is not type(after):
             return True
         if isinstance(before, ev.OpFailed) and isinstance(after, ev.OpFailed):
             return (before.error.code, before.error.message) != (after.error.code, after.error.message)
-        return self._differ(getattr(before, "value", None), getattr(after, "value", None))
+        return self.differ(getattr(before, "value", None), getattr(after, "value", None))
 
     def _outcome(self, body: ev.Body | None) -> str:
         if isinstance(body, ev.OpFailed):
             return f"failed with {body.error.code}: {_cut(body.error.message)}"
         value = getattr(body, "value", None)
-        return "none" if body is None else type(body).__name__ if value is None else self._shown(value)
+        return "none" if body is None else type(body).__name__ if value is None else self.shown(value)
 
     # -- calls of user code --------------------------------------------------------------------------------------
 
@@ -201,7 +212,12 @@ class Comparer:
 
     # -- values --------------------------------------------------------------------------------------------------
 
-    def _differ(self, before: bytes | None, after: bytes | None) -> bool:
+    def seen(self, value: Any) -> Any:
+        """A value as it is compared."""
+        return _seen(value, self._normal)
+
+    def differ(self, before: bytes | None, after: bytes | None) -> bool:
+        """Whether two stored values are not equal."""
         if before == after:
             return False
         if before is None or after is None:
@@ -212,7 +228,8 @@ class Comparer:
             return True
         return bool(sides[0] != sides[1])
 
-    def _shown(self, data: bytes | None) -> str:
+    def shown(self, data: bytes | None) -> str:
+        """A stored value for people."""
         return "none" if data is None else _cut(repr(self._values.codec.to_plain(data)))
 
 
@@ -280,7 +297,7 @@ def _id(call: Call) -> CallId:
 
 
 def _counted(calls: Iterable[Call], run_id: str) -> Counter[CallId]:
-    return Counter(_id(call) for call in calls if call.run_id == run_id and not call.look_up)
+    return Counter(_id(call) for call in calls if call.run_id == run_id and not call.look_up and not call.effect)
 
 
 def _not_found(found: Execution, id_: CallId) -> int:

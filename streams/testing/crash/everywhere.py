@@ -12,9 +12,10 @@ from streams.authoring.app import App
 from streams.errors import UsageError
 from streams.runtime.settings import WorkerSettings
 from streams.testing.crash.compare import Comparer, Normal
-from streams.testing.crash.positions import DOUBTS, HANDOVER, Plan, Position, Probe, parse_plan
+from streams.testing.crash.positions import DOUBTS, Plan, Position, Probe, parse_plan
 from streams.testing.crash.report import Finding, Parked, Report
 from streams.testing.crash.scenario import Script
+from streams.testing.crash.serving import NOTHING_SERVED
 from streams.testing.crash.world import Execution, Seen, World
 from streams.testing.loop import Stuck, run_virtual
 
@@ -30,7 +31,7 @@ _SWEEP_SECONDS = 1e8
 _VIRTUAL_SECONDS_MAX = 50_000.0
 """For whatever takes the loop's own time: the sleeps of tasks, not those of workflows. It takes some 30 s to pass."""
 
-_NOTHING = Execution({}, {}, {}, (), (), (), (), (), (), "", (), Seen())
+_NOTHING = Execution({}, {}, {}, (), (), (), (), (), (), "", (), Seen(), NOTHING_SERVED)
 
 
 class Runner:
@@ -200,8 +201,8 @@ def _positions(found: Execution, life: int, *, doubts: bool, handovers: bool) ->
     yield from found.passed[life]
     for number in range(1, found.commits[life] + 1) if doubts else ():
         yield from (Position(point, number) for point in DOUBTS)
-    for number in range(1, found.turns[life] + 1) if handovers else ():
-        yield Position(HANDOVER, number)
+    for point, count in found.turns[life].items() if handovers else ():
+        yield from (Position(point, number) for number in range(1, count + 1))
 
 
 def _sample(plans: list[Plan], most: int | None, chance: random.Random) -> tuple[list[Plan], int]:

@@ -13,7 +13,7 @@ from streams.log.memory import End, Hooks
 from streams.log.port import GroupSnapshot
 from streams.testing.loop import current_actor
 
-__all__ = ["DOUBTS", "HANDOVER", "Plan", "Position", "Probe", "parse_plan"]
+__all__ = ["DOUBTS", "EFFECT_HANDOVER", "HANDOVER", "HANDOVERS", "Plan", "Position", "Probe", "parse_plan"]
 
 DOUBTS: dict[str, End] = {
     "doubt.committed": "in_doubt_committed",
@@ -23,8 +23,12 @@ DOUBTS: dict[str, End] = {
 """Instead of a death: the answer to a commit is lost, and it was committed, was not, or is still open."""
 
 HANDOVER = "handover"
-"""Instead of a death: once so many turns are adopted, the worker is stopped gracefully, and another one goes on."""
+EFFECT_HANDOVER = "effect.handover"
+HANDOVERS = {HANDOVER: "turn.adopted", EFFECT_HANDOVER: "effect.committed"}
+"""Instead of a death: once so many turns are adopted, the worker is stopped gracefully, and another one goes on. So is
+a subscriber, once it has committed so often."""
 
+_AFTER = {after: handover for handover, after in HANDOVERS.items()}
 _FORM = re.compile(r"(?P<point>[a-z_.]+(/[^:+]+)?):(?P<number>[1-9][0-9]*)")
 
 
@@ -40,7 +44,7 @@ class Position(NamedTuple):
     @property
     def kills(self) -> bool:
         """Whether the worker dies there."""
-        return self.point not in (*DOUBTS, HANDOVER)
+        return self.point not in (*DOUBTS, *HANDOVERS)
 
 
 Plan = tuple[Position, ...]
@@ -68,8 +72,8 @@ class Probe(Hooks):
         """What was passed before the first strike, and after each."""
         self.commits: list[int] = [0]
         """How many commits were on their way before the first strike, and after each."""
-        self.turns: list[int] = [0]
-        """The same of turns that were adopted."""
+        self.turns: list[Counter[str]] = [Counter()]
+        """The same of turns that were adopted, and of commits of a subscriber, by the kind of hand-over."""
         self.strike: Callable[[Position], None] = lambda _: None
         """Called in the code of whoever is about to die; it must only schedule what is to follow."""
         self._plan = list(plan)
@@ -123,9 +127,11 @@ class Probe(Hooks):
         if self._plan and self._plan[0] == position:
             self._take()
             return True
-        if point == "turn.adopted":
-            self.turns[-1] += 1
-            if self._plan and self._plan[0] == Position(HANDOVER, self.turns[-1]):
+        handover = _AFTER.get(point.partition("/")[0])
+        if handover is not None:
+            turns = self.turns[-1]
+            turns[handover] += 1
+            if self._plan and self._plan[0] == Position(handover, turns[handover]):
                 self._take()
         return False
 
@@ -134,5 +140,5 @@ class Probe(Hooks):
         self._counts.clear()
         self.passed.append([])
         self.commits.append(0)
-        self.turns.append(0)
+        self.turns.append(Counter())
         self.strike(position)

@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 from streams.authoring.app import App
 from streams.client import Client
+from streams.effects.port import Key
 from streams.kernel.events import Event
 from streams.kernel.run import Run
 from streams.log.memory import MemoryLog
@@ -23,9 +25,10 @@ from streams.runtime.worker import Worker
 from streams.testing.clock import VirtualClock
 from streams.testing.crash.calls import Call, watched
 from streams.testing.crash.eyes import Eyes
-from streams.testing.crash.positions import HANDOVER, Position, Probe
+from streams.testing.crash.positions import EFFECT_HANDOVER, HANDOVER, Position, Probe
 from streams.testing.crash.scenario import Scenario, Script
-from streams.testing.loop import VirtualLoop
+from streams.testing.crash.serving import Served, Serving, is_subscriber
+from streams.testing.loop import VirtualLoop, current_actor
 from streams.wire.records import EffectMessage
 
 __all__ = ["Execution", "Seen", "Struck", "World"]
@@ -34,6 +37,7 @@ _LOOK_SECONDS = 0.25
 _STUCK_LOOKS = 200
 _JUMPS_MAX = 5_000
 _ENTROPY = bytes(16)
+_SUBSCRIBER_PID = 1_000
 
 
 class Struck(NamedTuple):
@@ -46,6 +50,8 @@ class Struck(NamedTuple):
     """The ops (run, op) whose outcome was committed."""
     last: str
     """The last event of the log, in words."""
+    done: frozenset[Key] = frozenset()
+    """What the ledger had for done."""
 
 
 class Seen(NamedTuple):
@@ -67,7 +73,7 @@ class Execution(NamedTuple):
     strikes: Sequence[Struck]
     passed: Sequence[Sequence[Position]]
     commits: Sequence[int]
-    turns: Sequence[int]
+    turns: Sequence[Counter[str]]
     missed: Sequence[Position]
     """Positions of the plan that were never reached."""
     stuck: str
@@ -75,6 +81,8 @@ class Execution(NamedTuple):
     errors: Sequence[Exception]
     """What a worker, a reader of the log, and the script have raised."""
     seen: Seen
+    served: Served
+    """What subscribers have made of the effects."""
 
 
 class _Host(Host):
@@ -138,11 +146,22 @@ class World:
         commands = count()
         self.client = Client(self._log, self._app, new_id=lambda: f"command-{next(commands)}")
         await ensure_topics(self._log, self.client.topics, self._settings.partitions)
+        self._serving = Serving(
+            self._app,
+            self._log,
+            self._clock,
+            topics=self.client.topics,
+            partitions=self._settings.partitions,
+            host=lambda number: _Host(_SUBSCRIBER_PID + number),
+            ended=self._ended,
+        )
         self.eyes = Eyes(self._log, self.client.topics, self._settings.partitions)
         self._probe.strike = self._struck
         crash.install(self._probe.passing)
         try:
             self._begin_worker()
+            if self._serving.needed:
+                self._serving.begin()
             following = loop.create_task(self.eyes.follow())
             following.add_done_callback(self._ended)
             acting = loop.create_task(self._act())
@@ -174,6 +193,7 @@ class World:
 
     async def _execution(self) -> Execution:
         effects = await self.eyes.effects()
+        served = await self._serving.served()
         seen = Seen() if self._error is not None else self._check(self.resources)
         return Execution(
             self.eyes.runs,
@@ -188,6 +208,7 @@ class World:
             self._stuck,
             tuple(error for error in (self._error, self._script_error) if error is not None),
             seen,
+            served,
         )
 
     # -- coming to rest ------------------------------------------------------------------------------------------
@@ -202,7 +223,9 @@ class World:
         looks, jumps = 0, 0
         while self._error is None and not self._stuck:
             await asyncio.sleep(_LOOK_SECONDS)
-            now = (self.eyes.heard, self._workers, len(self.calls), acting.done()) if self._is_idle() else None
+            idle = self._is_idle() and (not self._serving.needed or await self._serving.idle())
+            begun = self._workers + self._serving.number
+            now = (self.eyes.heard, begun, len(self.calls), acting.done()) if idle else None
             looks = looks + 1 if now == before else 0
             still, before = now is not None and looks > 0, now
             if not still:
@@ -234,11 +257,15 @@ class World:
     async def _stop(self, acting: asyncio.Task[None]) -> None:
         """Stop the worker gracefully; one that dies in it has a successor, which is stopped too."""
         while self._error is None:
-            number, task = self._workers, self._serving
+            begun = self._workers + self._serving.number
+            tasks = [self._working]
             self._worker.stop()
-            while self._workers == number and not task.done():  # noqa: ASYNC110 - in virtual time
+            if self._serving.needed:
+                tasks.append(self._serving.task)
+                self._serving.stop()
+            while self._workers + self._serving.number == begun and not all(task.done() for task in tasks):  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(_LOOK_SECONDS)
-            if self._workers == number:
+            if self._workers + self._serving.number == begun:
                 return
             await self._settle(acting)
 
@@ -256,8 +283,8 @@ class World:
             host=_Host(self._workers),
             strict=True,
         )
-        self._serving = self._loop.actor(name).start(self._worker.run())
-        self._serving.add_done_callback(self._ended)
+        self._working = self._loop.actor(name).start(self._worker.run())
+        self._working.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A worker has stopped, or failed; or the log holds what cannot be, and nobody can follow it any more."""
@@ -266,7 +293,9 @@ class World:
 
     def _struck(self, position: Position) -> None:
         """In the code of whoever dies: nothing but a note for the others."""
-        self._loop.call_soon(self._after_strike, position, self._worker.engine.owner, context=self._context)
+        actor = current_actor()
+        victim = self._worker.engine.owner if actor is None else actor.name
+        self._loop.call_soon(self._after_strike, position, victim, context=self._context)
 
     def _after_strike(self, position: Position, victim: str) -> None:
         self._striking = self._loop.create_task(self._take_over(position, victim))
@@ -275,9 +304,14 @@ class World:
         """Note how things stand, and let another worker take the place of one that is dead, or is stopped for it."""
         await self.eyes.catch_up()
         # Both at one instant: a worker that lives goes on meanwhile.
-        self._strikes.append(Struck(position, len(self.calls), self.eyes.settled(), self.eyes.last))
+        struck = Struck(position, len(self.calls), self.eyes.settled(), self.eyes.last, self._serving.done())
+        self._strikes.append(struck)
         topics = self.client.topics
-        if position.kills:
+        if position.kills and is_subscriber(victim):
+            self._serving.take_over(victim)
+        elif position.point == EFFECT_HANDOVER:
+            await self._serving.hand_over()
+        elif position.kills:
             self._log.expire(topics.group, topics.commands, victim)
             # A new process has other chance. The next draw of one and the same source may happen to go the same way.
             random.seed(f"{position}/{self._workers}")
@@ -285,6 +319,6 @@ class World:
         elif position.point == HANDOVER:
             worker = self._worker
             worker.stop()
-            await asyncio.wait([self._serving])
+            await asyncio.wait([self._working])
             if self._worker is worker:  # one that is stopped may be struck again before it has ended
                 self._begin_worker()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from streams.testing.sim.invariants import check
 from streams.testing.sim.many import Summary, run_seeds
 from streams.testing.sim.minimise import Minimal, command, minimise, tell
+from streams.testing.sim.options import Options, drawn_faults
 from streams.testing.sim.run import Result, simulate
 from streams.testing.sim.story import Story
-from streams.testing.sim.options import Options, drawn_faults
 
 __all__ = ["main"]
 
@@ -58,7 +58,10 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=usual.seconds, metavar="S", help="how long faults strike, in virtual time"
     )
     parser.add_argument(
-        "--subscribers", type=int, metavar="N", help="processes that carry effects out; some seeds have two unless given"
+        "--subscribers",
+        type=int,
+        metavar="N",
+        help="processes that carry effects out; some seeds have two unless given",
     )
     parser.add_argument("--story", action="store_true", help="with --seed: tell all that happens, also if all is well")
     parser.add_argument("--only-faults", type=_numbers, metavar="N,N", help="with --seed: let only these strike")

@@ -11,8 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 from streams.testing.sim.faults import CONSEQUENCES, KINDS, OF_SUBSCRIBERS
-from streams.testing.sim.run import Result, simulate
 from streams.testing.sim.options import Options, subscribers_of
+from streams.testing.sim.run import Result, simulate
 
 __all__ = ["Summary", "run_seeds"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from streams.testing.sim.options import Options, drawn_faults
 from streams.testing.sim.run import Check, Result, simulate
 from streams.testing.sim.story import Story
-from streams.testing.sim.options import Options, drawn_faults
 
 __all__ = ["Minimal", "command", "minimise", "reduced", "tell"]
 

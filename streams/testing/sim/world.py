@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streams.effects.memory import MemoryLedger
 from streams.log.memory.hooks import End
 from streams.log.memory.log import MemoryLog
 from streams.log.port import Log, NewRecord, Record, TopicSpec
@@ -44,6 +43,7 @@ from streams.testing.sim.services import Services
 from streams.testing.sim.story import Story, Teller
 from streams.testing.sim.striking import Striker
 from streams.testing.sim.subscribing import SubscriberProcess, overlaps, subscriber_settings_of
+from streams.testing.sim.watched import WatchedLedger
 from streams.testing.sim.workload import Accepted, Load, Plan, make_app, plan, settings_of
 from streams.wire.topics import topics_of
 
@@ -81,7 +81,9 @@ class World:
         self.log: Log = SimLog(self.broker.share(), Clients(self))
         self.outside = Outside(self.clock.now_us, _caller)
         subscribers = subscribers_of(seed, options)
-        self.ledger = MemoryLedger(self.clock)
+        self.ledger = WatchedLedger(
+            self.clock, lambda what: self.violations.append(f"at {self.loop.time():.4f}: {what}")
+        )
         self.services = Services(self.clock.now_us, _caller, self._called) if subscribers else None
         self.outside.services = self.services
         self.app = make_served_app(self.outside) if self.services else make_app(self.outside)
