@@ -12,7 +12,7 @@ import pytest
 
 from streams.dev import Postgres, start_postgres, stop_postgres
 from streams.dev.process import free_port, wait_for
-from streams.effects.port import Claim, Ledger, Status, Word
+from streams.effects.port import Claim, Ledger, Query, Status, Word
 from streams.effects.postgres import open_postgres_ledger, schema, server
 from streams.errors import LedgerError, LedgerMismatch, LedgerUnavailable, UsageError
 from tests.contract.cutting import Cut, Proxy, cutting
@@ -515,6 +515,49 @@ class TestAddresses(PostgresConfig):
 
         await ledger.transact([], "a", body)
         assert seen == ["on", "read committed"]
+
+    @case
+    async def test_an_outcome_writes_no_index(self, world: World):
+        ledger = await world.ledger()
+        for batch in range(4):
+            verdicts = await ledger.claim([ask(f"{batch}/{n}") for n in range(100)], "a", LEASE)
+            await ledger.settle([done(verdict) for verdict in verdicts])
+            await ledger.note_published([outcome(verdict) for verdict in verdicts])
+        await ledger.close()  # statistics are told at the end of a session, if not before
+
+        async def counted() -> bool:
+            with psycopg.connect(self.url) as connection:
+                cursor = connection.execute(
+                    "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'streams_ledger'"
+                )
+                updates, hot = cursor.fetchone()
+            assert updates <= 800
+            return updates == 800 and hot >= 700
+
+        await eventually(counted)
+
+    @case
+    async def test_a_listing_of_what_needs_somebody_reads_only_that(self, world: World):
+        await world.ledger()
+        listing = "SELECT * FROM streams_ledger WHERE {} ORDER BY app, operation, left(key, 200), key LIMIT 100"
+        wanted = {
+            "unsettled": listing.format("status = ANY('{parked}') AND unsettled"),
+            "by_key": listing.format("app = 'shop' AND operation = 'pay' AND left(key, 200) > '5'"),
+            "by_run": listing.format("run_id = 'run-7'"),
+        }
+        with psycopg.connect(self.url) as connection:
+            connection.execute(
+                "INSERT INTO streams_ledger SELECT sha256(n::text::bytea), 'shop', 'pay', n::text, '', "
+                "CASE WHEN n % 1000 = 0 THEN 'parked' ELSE 'done' END, '', 'run-' || n, '', 1, 1, '', 1, 0, n, n, "
+                "NULL, '', '', NULL, NULL, NULL, 0, '', '', '', true FROM generate_series(1, 20000) AS n"
+            )
+            connection.execute("ANALYZE streams_ledger")
+            for index, statement in wanted.items():
+                plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {statement}"))
+                assert f"streams_ledger_{index}" in plan, plan
+        found = await (await world.ledger()).entries(Query(statuses=(Status.PARKED,), limit=3))
+        assert [entry.key.key for entry in found] == ["1000", "10000", "11000"]
+        assert len(await (await world.ledger()).entries(Query(limit=30_000))) == 20_000
 
     @case
     async def test_more_calls_at_once_than_connections_wait_their_turn(self, world: World):
