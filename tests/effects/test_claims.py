@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from streams import TryAgain
+from streams.effects.memory import MemoryLedger
 from streams.effects.port import Key, Status
 from streams.effects.subscriber import outside
 from tests.effects.lab import Lab, virtual
@@ -95,6 +97,29 @@ async def test_a_call_that_is_stopped_before_its_first_step_lets_its_key_go(lab:
         outside.OutsideCalls._begin = begin
     assert lab.app.calls == ["a"]
     assert len(await lab.replies()) == 1
+
+
+@virtual(mailing())
+async def test_f26_a_claim_whose_answer_comes_when_its_lease_is_nearly_over_is_not_begun(lab: Lab) -> None:
+    class Slow(MemoryLedger):
+        claims = 0
+
+        async def claim(self, *args: Any) -> Any:
+            found = await super().claim(*args)
+            Slow.claims += 1
+            await asyncio.sleep(25 if Slow.claims == 1 else 0)
+            return found
+
+    lab.ledger = Slow(lab.clock)
+    began = []
+    lab.app.does = lambda ctx, text: began.append(lab.clock.monotonic()) or text
+    sent = await lab.send("mails", "a", attempt=1)
+    lab.subscriber()
+    await lab.finished("mails")
+    assert Slow.claims == 2
+    assert began[0] > 24.9
+    entry = await lab.entry("mails", sent.key)
+    assert (len(began), entry.deliveries, entry.status) == (1, 1, Status.DONE)
 
 
 @virtual(mailing())
