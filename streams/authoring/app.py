@@ -215,8 +215,8 @@ class App:
         """Declare who carries an effect out: an async function of a context and a payload, or a plain one.
 
         What it returns is the reply. `Fail`, exceptions that `retry` names as terminal, and `TryAgain` say that nothing
-        was done. After any other exception, a crash, or `timeout` (60 s unless given) it may have been: then `reconcile`
-        looks it up and gives Found, NotFound or Unknown, as often as `looks` says. Without it, `idempotent=True`
+        was done. After any other exception, a crash, or `timeout` (60 s unless given) it may have been: `reconcile`
+        looks it up then and gives Found, NotFound or Unknown, as often as `looks` says. Without it, `idempotent=True`
         repeats under the same key, and otherwise a person is asked. A `transactional` handler writes in the ledger's
         own transaction, up to `batch` messages in one, so whatever it raises is rolled back.
         """
