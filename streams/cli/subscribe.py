@@ -35,7 +35,11 @@ def add(verbs: Verbs) -> None:
     parser = verbs.add("serve", "subscribe", _run, help_, example)
     parser.add_argument("target", metavar="MODULE:APP", help="a file or a module, and the app in it")
     parser.add_argument(
-        "--only", metavar="EFFECT", nargs="+", help="only these effects; otherwise all with a subscriber"
+        "--only",
+        metavar="EFFECT",
+        nargs="+",
+        action="extend",
+        help="only these effects; otherwise all with a subscriber",
     )
     parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
     lease = "how long a claim is safe from others while its subscriber shows no sign of life (default: {:.0f})"
