@@ -14,7 +14,7 @@ from rich.table import Table
 from streams.cli.ledgers import add_ledger, possible_ledger
 from streams.cli.logs import connect
 from streams.cli.look import reading
-from streams.cli.parser import Verbs, run_id
+from streams.cli.parser import Verbs, effect_name, run_id
 from streams.cli.render import facts, local_time
 from streams.cli.terminal import console, error_text, note, plain, print_json, show, text_of
 from streams.client import Client
@@ -54,7 +54,7 @@ def _action(
 ) -> argparse.ArgumentParser:
     parser = verbs.action("dead-letters", name, lambda args: asyncio.run(run(args)), help_, example)
     others = "those of all effects too" if name == "list" else "those of the app's commands"
-    parser.add_argument("--effect", metavar="NAME", help=f"those of this effect; without it {others}")
+    parser.add_argument("--effect", metavar="NAME", type=effect_name, help=f"those of this effect; without it {others}")
     return parser
 
 

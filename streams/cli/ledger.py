@@ -15,7 +15,7 @@ from streams.cli.ask import ANSWER_SECONDS, operator_name
 from streams.cli.ledgers import add_ledger, existing_ledger
 from streams.cli.loader import load_app
 from streams.cli.logs import app_of, connect, existing
-from streams.cli.parser import Verbs, duration, json_value, run_id
+from streams.cli.parser import Verbs, duration, effect_name, json_value, key, run_id, words
 from streams.cli.render import facts, local_time
 from streams.cli.terminal import console, error_text, note, plain, print_json, safe, show, text_of
 from streams.client import Client
@@ -24,7 +24,7 @@ from streams.errors import Refused, UsageError
 from streams.kernel.bodies import Failure
 from streams.ops.entries import plain_entry
 from streams.ops.keeping import keeping_of
-from streams.ops.outbox import effect_names
+from streams.ops.outbox import effect_names, resolve_line
 from streams.ops.resolving import GIVEN_UP, Resolved, open_again, settle_by_hand
 from streams.ops.texts import span
 from streams.wire.app_codec import make_codec
@@ -48,7 +48,7 @@ def add(verbs: Verbs) -> None:
     verbs.add("prove", "ledger", _which, help_, "streams ledger list --status parked")
     list_ = _action(verbs, "list", _list, "list operations", "streams ledger list --status parked --effect payments")
     list_.add_argument("--status", metavar="S", choices=_STATUSES, help=f"one of {', '.join(_STATUSES)}")
-    list_.add_argument("--effect", metavar="NAME", help="only of this effect")
+    list_.add_argument("--effect", metavar="NAME", type=effect_name, help="only of this effect")
     list_.add_argument("--run", metavar="ID", type=run_id, help="only of this run")
     look = _action(verbs, "show", _show, "show one operation", "streams ledger show o-1/pay --effect payments")
     _add_key(look)
@@ -59,13 +59,13 @@ def add(verbs: Verbs) -> None:
     word = resolve.add_mutually_exclusive_group(required=True)
     word.add_argument("--done", metavar="JSON", type=json_value, default=argparse.SUPPRESS, help="it was done: this")
     word.add_argument("--not-done", action="store_true", help="it was not: the subscriber carries it out once more")
-    word.add_argument("--give-up", metavar="TEXT", help="it was not, and never will be; TEXT says why")
+    word.add_argument("--give-up", metavar="TEXT", type=words, help="it was not, and never will be; TEXT says why")
     code = "the app's code, to check what --done says by the type of the effect's reply before it is written"
     resolve.add_argument("--code", metavar="MODULE:APP", help=code)
     clean = _action(verbs, "clean", _clean, "forget what is done and old", "streams ledger clean --older-than 90d")
     age = f"how long ago it must have been done or given up, such as 90d (default: {KEEP_DEFAULT})"
     clean.add_argument("--older-than", metavar="AGE", type=duration, default=KEEP_DEFAULT, help=age)
-    clean.add_argument("--effect", metavar="NAME", help="only of this effect")
+    clean.add_argument("--effect", metavar="NAME", type=effect_name, help="only of this effect")
     clean.add_argument("--force", action="store_true", help="also what a message in the log may ask for once more")
 
 
@@ -82,8 +82,8 @@ def _action(
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="its idempotency key")
-    parser.add_argument("--effect", metavar="NAME", required=True, help="the effect that it is of")
+    parser.add_argument("key", metavar="KEY", type=key, help="its idempotency key")
+    parser.add_argument("--effect", metavar="NAME", type=effect_name, required=True, help="the effect that it is of")
 
 
 # ---- looking --------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _shown(name: str, value: Any) -> Text | str:
 def _cures(entry: Entry) -> list[str]:
     if entry.status not in (Status.PARKED, Status.UNCERTAIN):
         return []
-    verb = f"streams ledger resolve {entry.key.key} --effect {entry.key.operation}"
+    verb = resolve_line(entry.key.operation, entry.key.key)
     return [f"{verb} --done JSON", f"{verb} --not-done", f"{verb} --give-up TEXT"]
 
 
@@ -190,8 +190,6 @@ async def _app_name(args: argparse.Namespace) -> str:
 
 async def _resolve(args: argparse.Namespace) -> int:
     app = _code(args)
-    if args.give_up is not None and not args.give_up.strip():
-        raise UsageError("--give-up needs words: they are told to the run")
     operator = operator_name() or "operator"
     async with existing_ledger(args) as ledger, connect(args) as client:
         key = Key(client.topics.app, args.effect, args.key)

@@ -11,24 +11,30 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from streams.authoring.declared import check_name
 from streams.errors import UsageError
-from streams.wire.keys import check_run_id
+from streams.wire.command_rules import NAME_BYTES_MAX
+from streams.wire.keys import check_run_id, flaw_of
 
 __all__ = [
     "LOG_DEFAULT",
     "Verbs",
     "attribute",
     "duration",
+    "effect_name",
     "json_value",
+    "key",
     "log_url",
     "new_file",
     "no_constant",
     "run_id",
     "seconds",
     "whole_number",
+    "words",
 ]
 
 LOG_DEFAULT = "sqlite:///streams.db"
+WORDS_BYTES_MAX = 4_000
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -184,6 +190,32 @@ def attribute(text: str) -> tuple[str, str]:
 def run_id(text: str) -> str:
     """The id of a run. Raises UsageError."""
     check_run_id(text)
+    return text
+
+
+def effect_name(text: str) -> str:
+    """The name of an effect."""
+    try:
+        return check_name("effect", text)
+    except ValueError as error:
+        raise _wrong(
+            f"{_short(text)} is no name of an effect: 1 to 100 ASCII letters, digits, '.', '_' or '-'"
+        ) from error
+
+
+def key(text: str) -> str:
+    """An idempotency key."""
+    if flaw := flaw_of(text, NAME_BYTES_MAX):
+        raise _wrong(f"an idempotency key {flaw}")
+    return text
+
+
+def words(text: str) -> str:
+    """What a person says, for others to read."""
+    if flaw := flaw_of(text, WORDS_BYTES_MAX):
+        raise _wrong(f"it {flaw}")
+    if not text.strip():
+        raise _wrong("it must say something: it is told to whoever asks")
     return text
 
 

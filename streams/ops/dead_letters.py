@@ -11,7 +11,7 @@ from streams.effects.port import Entry, Key, Ledger, Status
 from streams.errors import Refused, WireError
 from streams.kernel.commands import Unsupported
 from streams.log.port import Log, NewRecord, Record
-from streams.ops.outbox import Marks, marked, marks_of, next_mark
+from streams.ops.outbox import Marks, marked, marks_of, next_mark, resolve_line
 from streams.ops.texts import iso_ms
 from streams.wire.headers import headers_of
 from streams.wire.partitioner import partition_of
@@ -264,7 +264,7 @@ def _parked_text(letter: Letter, parked: Mapping[Key, Entry]) -> str:
         if letter.message is not None and letter.message.idempotency_key == key.key:
             return (
                 "whether it was carried out is for a person to find out, and until then it stays parked: "
-                f"streams ledger resolve {key.key} --effect {key.operation}"
+                + resolve_line(key.operation, key.key)
             )
     return ""
 

@@ -11,7 +11,7 @@ from streams.effects.port import Entry, Key, Ledger, Status
 from streams.errors import LedgerError, WireError
 from streams.kernel import bodies as ev
 from streams.ops.entries import plain_entry
-from streams.ops.outbox import stored_messages
+from streams.ops.outbox import resolve_line, stored_messages
 from streams.ops.texts import iso, iso_ms, span
 from streams.wire.records import decode_dead_letter, decode_effect
 
@@ -184,7 +184,7 @@ def _message(client: Client, effect: OutEffect, place: _Place | None, partition:
 def _advice(effect: OutEffect, entry: Entry | None) -> Iterator[str]:
     message = effect.message
     if entry is not None and entry.status is Status.PARKED:
-        verb = f"streams ledger resolve {effect.key} --effect {effect.effect}"
+        verb = resolve_line(effect.effect, effect.key)
         yield from (f"{verb} --done JSON", f"{verb} --not-done", f"{verb} --give-up TEXT")
     elif message is not None and message.letter is not None and (entry is None or entry.status is Status.FAILED):
         yield f"streams dead-letters show --effect {effect.effect} --at {message.letter}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from streams.wire.headers import SENT_BACK, read_headers
 from streams.wire.records import EffectMessage, decode_effect
 from streams.wire.topics import Topics
 
-__all__ = ["Marks", "Stored", "effect_names", "marked", "marks_of", "next_mark", "stored_messages"]
+__all__ = ["Marks", "Stored", "effect_names", "marked", "marks_of", "next_mark", "resolve_line", "stored_messages"]
 
 Marks = Counter[tuple[bytes | None, str]]
 """Key and mark of each record that was sent back to a partition. Of a second time the mark ends in /2, and so on."""
@@ -63,6 +64,11 @@ def next_mark(marks: Marks, key: bytes | None, mark: str) -> str:
     """The mark of one more time. A ledger opens what was given up once for each."""
     times = marks[key, mark]
     return mark if times == 0 else f"{mark}/{times + 1}"
+
+
+def resolve_line(effect: str, key: str) -> str:
+    """The command by which a person says what became of an operation, less the word itself."""
+    return f"streams ledger resolve {shlex.quote(key)} --effect {effect}"
 
 
 def marked(headers: Headers, mark: str) -> Headers:

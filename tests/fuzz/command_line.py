@@ -7,6 +7,7 @@ import json
 import os
 
 from streams.cli import parser
+from streams.cli.dead_letters import place
 from streams.cli.loader import load_app
 from streams.errors import UsageError
 
@@ -41,7 +42,8 @@ def check_target(data: bytes) -> None:
 
 def check_words(data: bytes) -> None:
     text = _text(data)
-    for read in (parser.attribute, parser.seconds, parser.whole_number(1, 100), parser.run_id):
+    readers = (parser.attribute, parser.seconds, parser.whole_number(1, 100), parser.run_id, parser.duration, place)
+    for read in (*readers, parser.effect_name, parser.key, parser.words):
         try:
             read(text)
         except (argparse.ArgumentTypeError, UsageError) as error:

@@ -82,9 +82,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_the_worker_and_the_provider_of_the_image_take_an_order(image: Path, kafka: Kafka, tmp_path: Path):
+@pytest.mark.postgres
+@pytest.mark.parametrize("names", [("worker",), ("requests", "subscriber")], ids=["tasks", "subscriber"])
+def test_the_services_of_the_image_take_an_order(
+    image: Path, names: tuple[str, ...], kafka: Kafka, database: str, tmp_path: Path
+):
     environment = os.environ | {"PYTHONPATH": str(image), "PYTHONUNBUFFERED": "1"}
-    environment |= SERVICES["worker"]["environment"] | {"STREAMS_LOG": kafka.url}
+    environment |= SERVICES[names[-1]]["environment"] | {"STREAMS_LOG": kafka.url, "STREAMS_LEDGER": database}
     processes: list[subprocess.Popen[str]] = []
 
     def spawn(name: str, *command: str) -> subprocess.Popen[str]:
@@ -106,10 +110,11 @@ def test_the_worker_and_the_provider_of_the_image_take_an_order(image: Path, kaf
         spawn("provider", *module, *(inside.get(word, word) for word in SERVICES["provider"]["command"]))
         until(lambda: said("provider").startswith("provider listening on "), lambda: said("provider"))
         environment["ORDERS_PROVIDER"] = said("provider").split()[-1]
-        worker = spawn("worker", "-m", "streams", *compose.arguments("CMD"))
+        servers = [spawn(name, "-m", "streams", *SERVICES[name]["command"]) for name in names]
         run = f"o-{uuid4().hex[:8]}"
         order = json.dumps(ORDER | {"order_id": run})
-        until(lambda: "owns" in said("worker"), lambda: said("worker"))
+        for name in names:
+            until(lambda name=name: "owns" in said(name), lambda name=name: said(name))
         start = [
             sys.executable,
             "-m",
@@ -126,10 +131,11 @@ def test_the_worker_and_the_provider_of_the_image_take_an_order(image: Path, kaf
         done = subprocess.run(
             start, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
-        assert done.returncode == 0, done.stderr + said("worker")
+        assert done.returncode == 0, done.stderr + "".join(map(said, names))
         assert '"confirmed"' in done.stdout
-        worker.terminate()
-        assert worker.wait(SECONDS_MAX) == 0, said("worker")
+        for name, server in zip(names, servers, strict=True):
+            server.terminate()
+            assert server.wait(SECONDS_MAX) == 0, said(name)
     finally:
         for process in processes:
             process.kill()

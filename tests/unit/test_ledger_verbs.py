@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -125,7 +125,14 @@ WRONG = [  # arguments, a part of the one line
     ([*RESOLVE, "--done", "yes"], "--done: 'yes' is no JSON"),
     ([*RESOLVE, "--done", "1", "--not-done"], "--not-done: not allowed with argument --done"),
     ([*RESOLVE, "--give-up"], "--give-up: expected one argument"),
-    ([*RESOLVE, "--give-up", " "], "--give-up needs words: they are told to the run"),
+    ([*RESOLVE, "--give-up", " "], "--give-up: it must say something"),
+    ([*RESOLVE, "--give-up", "a\udcff"], "--give-up: it must not hold control characters"),
+    ([*RESOLVE, "--give-up", "x" * 4_001], "--give-up: it takes 4,001 bytes, at most 4000 are allowed"),
+    (["ledger", "show", "a\udcff", "--effect", EFFECT], "an idempotency key must not hold control characters"),
+    (["ledger", "show", "", "--effect", EFFECT], "an idempotency key must not be empty"),
+    (["ledger", "show", "k", "--effect", "a b"], "--effect: 'a b' is no name of an effect"),
+    (["ledger", "list", "--effect", "\udcff"], "--effect: '\\udcff' is no name of an effect"),
+    (["dead-letters", "list", "--effect", "a/b"], "--effect: 'a/b' is no name of an effect"),
     ([*RESOLVE, "--not-done", "--code", "shop.py:app"], "--code is for --done, whose response it checks"),
     ([*RESOLVE, "--done", "1", "--code", "nowhere.py:app"], "there is no file nowhere.py"),
     (["ledger", "clean", "--older-than", "long"], "--older-than: 'long' is no length of time, such as 60d"),
@@ -434,10 +441,15 @@ KEPT = [("shop.effects.letters", "-1"), ("shop.effects.letters.dead", "1000")]
 
 def test_values_of_users_in_the_ledger_cannot_move_the_cursor(capsys) -> None:
     async def nasty(shop: Shop) -> None:
-        await shop.entry(message("o-1", key="pay/\x1b[2J"), Status.DONE, response=b'"\\u001b[31m"')
+        await shop.entry(message("o-1", key="pay/\x1b[2J"), Status.DONE)
+        await shop.entry(message("o-2", key="it's here"), Status.PARKED)
+        await shop.entry(message("o-3"), Status.DONE, response=b'"\\u001b[31m"')
 
     set_up(nasty)
     assert run("ledger", "list") == 0
-    assert run("ledger", "show", "pay/\x1b[2J", "--effect", EFFECT) == 0
-    assert "\x1b" not in capsys.readouterr().out
-    assert isinstance(sys.stdout, io.TextIOBase)
+    assert run("ledger", "show", "pay/o-3", "--effect", EFFECT) == 0
+    assert run("ledger", "show", "it's here", "--effect", EFFECT) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    line = next(line for line in out.splitlines() if line.startswith("streams ledger resolve") and "--not-done" in line)
+    assert shlex.split(line)[3] == "it's here"
