@@ -52,7 +52,9 @@ def add(verbs: Verbs) -> None:
     one.add_argument("--reason", metavar="TEXT", help="why, for whoever reads the history")
     one.add_argument("--operator", metavar="NAME", help="who repairs it (default: who is logged in)")
     one.add_argument("--to", metavar="SEQ", type=number, help="its state after this event, though more can be read")
-    one.add_argument("--skip", metavar="OFFSET", type=number, nargs="+", default=[], help="without these records")
+    one.add_argument(
+        "--skip", metavar="OFFSET", type=number, nargs="+", action="extend", default=[], help="without these records"
+    )
     one.add_argument("--parked", action="store_true", help="leave it blocked until: streams retry RUN")
 
 

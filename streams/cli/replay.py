@@ -60,7 +60,9 @@ def _add_shadow(verbs: Verbs) -> None:
     example = "streams replay shadow shop/orders.py:app --app orders --since 30d --report shadow.jsonl"
     parser = verbs.action("replay", "shadow", _shadow, help_, example)
     parser.add_argument("target", metavar="MODULE:APP", help="a file or a module with the new code, and the app in it")
-    parser.add_argument("--run", metavar="RUN", nargs="+", type=run_id, default=[], help="only these runs")
+    parser.add_argument(
+        "--run", metavar="RUN", nargs="+", action="extend", type=run_id, default=[], help="only these runs"
+    )
     parser.add_argument("--since", metavar="TIME", help="only runs that began then or later; a time, or 30d, 2h")
     parser.add_argument("--status", metavar="S", choices=_STATUSES, help=f"one of {', '.join(_STATUSES)}")
     parser.add_argument("--limit", metavar="N", type=whole_number(1, 999_999_999), help="stop after so many runs")

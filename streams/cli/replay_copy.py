@@ -37,7 +37,9 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--as", dest="new", metavar="NAME", required=True, help="the name of the new app")
     parser.add_argument("--from", dest="from_", metavar="PLACE", default="start", help="`start`, or a time, or 7d, 2h")
     parser.add_argument("--until", metavar="TIME", default="", help="a time, or how long ago; now, if left out")
-    parser.add_argument("--run", metavar="RUN", nargs="+", type=run_id, default=[], help="only commands of these runs")
+    parser.add_argument(
+        "--run", metavar="RUN", nargs="+", action="extend", type=run_id, default=[], help="only commands of these runs"
+    )
     effects = "off (default): what the copy emits is recorded and published nowhere; on: it goes to topics of its own"
     parser.add_argument("--effects", choices=("off", "on"), default="off", help=effects)
     parser.add_argument("--tasks", choices=("run",), help="`run`: consent to tasks being executed again")

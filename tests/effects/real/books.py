@@ -68,16 +68,20 @@ class Books:
         self._partitions = range(partitions)
         self._ledger: Ledger | None = None
 
-    async def ledger(self) -> Ledger:
-        if self._ledger is None:
-            self._ledger = await open_ledger(self.url)
-            await self._ledger.migrate()
-            await asyncio.to_thread(sql, self.url, TABLE)
-        return self._ledger
+    async def open(self) -> None:
+        """Open the ledger, and make the table of the transactional handlers beside it."""
+        self._ledger = await open_ledger(self.url)
+        await self._ledger.migrate()
+        await asyncio.to_thread(sql, self.url, TABLE)
 
     async def close(self) -> None:
-        if self._ledger is not None:
-            await self._ledger.close()
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            await ledger.close()
+
+    def ledger(self) -> Ledger:
+        assert self._ledger is not None
+        return self._ledger
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -113,7 +117,7 @@ class Books:
 
     async def entries(self, effect: str) -> dict[str, Entry]:
         """What the ledger knows of an effect, by idempotency key."""
-        ledger, found = await self.ledger(), {}
+        ledger, found = self.ledger(), {}
         after: Key | None = None
         while page := await ledger.entries(Query(self.topics.app, effect, after=after, limit=1_000)):
             found.update((entry.key.key, entry) for entry in page)
@@ -122,7 +126,7 @@ class Books:
 
     async def entry(self, effect: str, key: str) -> Entry | None:
         where = Key(self.topics.app, effect, key)
-        return (await (await self.ledger()).look([where])).get(where)
+        return (await self.ledger().look([where])).get(where)
 
     def rows(self) -> Counter[str]:
         """How often each key was written by a transactional handler."""

@@ -95,10 +95,15 @@ class Stage:
     def _armed(self) -> Path:
         return self.folder / "armed"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the app's code asks for."""
+        own = {"STAGE_APP": self.app, "STAGE_FOLDER": str(self.folder), "STAGE_LEDGER": self.ledger_url}
+        return own | {"ORDERS_PROVIDER": self.outside.address}
+
     async def process(self, program: str, *arguments: str, crash_at: str = "", freeze_at: str = "") -> Process:
         environment = os.environ | {"STREAMS_CRASH_AT": crash_at, "FREEZE_AT": freeze_at}
-        environment |= {"STAGE_APP": self.app, "STAGE_FOLDER": str(self.folder), "STAGE_LEDGER": self.ledger_url}
-        environment |= {"ORDERS_PROVIDER": self.outside.address}
+        environment |= self.environment
         line = [sys.executable, str(HERE / program), *arguments]
         process = Process(await asyncio.create_subprocess_exec(*line, stdout=asyncio.subprocess.PIPE, env=environment))
         self.processes.append(process)
@@ -185,7 +190,7 @@ async def stage(
         if outside is None:
             await found.outside.up()
         await ensure_topics(log, found.history.topics, PARTITIONS)
-        await found.books.ledger()
+        await found.books.open()
         yield found
     finally:
         for process in found.processes:

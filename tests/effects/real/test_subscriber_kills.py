@@ -60,64 +60,60 @@ async def statuses(s: Stage, effect: str, orders: dict[str, str]) -> dict[str, S
     return {when: entries[f"{effect}/{order}"].status for when, order in orders.items()}
 
 
-@on_each_pair
-def test_f17_killed_subscribers_look_up_what_they_may_have_done(tmp_path: Path, pair: Pair):
+async def looked_up(s: Stage) -> None:
     """The provider would do all of it again: only the look-up keeps it from that."""
+    await s.outside.down()
+    await s.outside.up("--ignore-keys")
+    orders = await die_of_everything(s, "holds")
+    assert set((await statuses(s, "holds", orders)).values()) == {Status.DONE}
+    assert {when: len(s.outside.asked(order)) for when, order in orders.items()} == dict.fromkeys(orders, 1)
+    found = {when for when, order in orders.items() if s.calls("find", f"holds/{order}")}
+    assert found == {"before the call", IN_THE_CALL, "before done"}
+    assert len(await s.books.replies()) == len(orders)
+    assert await s.books.letters("holds") == []
 
-    async def scene(s: Stage) -> None:
-        await s.outside.down()
-        await s.outside.up("--ignore-keys")
-        orders = await die_of_everything(s, "holds")
-        assert set((await statuses(s, "holds", orders)).values()) == {Status.DONE}
-        assert {when: len(s.outside.asked(order)) for when, order in orders.items()} == dict.fromkeys(orders, 1)
-        looked_up = {when for when, order in orders.items() if s.calls("find", f"holds/{order}")}
-        assert looked_up == {"before the call", IN_THE_CALL, "before done"}
-        assert len(await s.books.replies()) == len(orders)
-        assert await s.books.letters("holds") == []
 
-    play(tmp_path, pair, scene)
+async def repeated(s: Stage) -> None:
+    """The provider knows the key."""
+    orders = await die_of_everything(s, "keyed")
+    assert set((await statuses(s, "keyed", orders)).values()) == {Status.DONE}
+    assert {when: s.outside.holds(order) for when, order in orders.items()} == dict.fromkeys(orders, 1)
+    twice = {when for when, order in orders.items() if len(s.outside.asked(order)) == 2}
+    assert twice == {IN_THE_CALL, "before done"}
+    assert await s.books.letters("keyed") == []
+
+
+async def left_to_a_person(s: Stage) -> None:
+    """It can be neither looked up nor repeated."""
+    orders = await die_of_everything(s, "once")
+    found = await statuses(s, "once", orders)
+    unknown = {"before the call", IN_THE_CALL, "before done"}
+    assert {when for when, status in found.items() if status is Status.PARKED} == unknown
+    assert {when for when, status in found.items() if status is Status.DONE} == orders.keys() - unknown
+    asked = {when: len(s.outside.asked(order)) for when, order in orders.items()}
+    assert asked == dict.fromkeys(orders, 1) | {"before the call": 0}  # nobody has guessed
+    letters = await s.books.letters("once")
+    assert {one.message.run_id for one in letters if one.message} == {orders[when] for when in unknown}
+    assert {one.code for one in letters} == {"OUTCOME_UNKNOWN"}
+    replied = {effect_id.partition("@")[0] for effect_id, _, _ in await s.books.replies()}
+    assert replied == {orders[when] for when in orders.keys() - unknown}
+
+
+async def rolled_back(s: Stage) -> None:
+    """Row and outcome are in one transaction."""
+    orders = await die_of_everything(s, "rows", but=(IN_THE_CALL,))
+    assert set((await statuses(s, "rows", orders)).values()) == {Status.DONE}
+    assert s.books.rows() == {f"rows/{order}": 1 for order in orders.values()}
+    twice = {when for when, order in orders.items() if len(s.calls("write", f"rows/{order}")) == 2}
+    assert twice == {"before done"}
+    assert await s.books.letters("rows") == []
 
 
 @on_each_pair
-def test_f17_killed_subscribers_repeat_under_the_same_key_where_the_provider_knows_it(tmp_path: Path, pair: Pair):
-    async def scene(s: Stage) -> None:
-        orders = await die_of_everything(s, "keyed")
-        assert set((await statuses(s, "keyed", orders)).values()) == {Status.DONE}
-        assert {when: s.outside.holds(order) for when, order in orders.items()} == dict.fromkeys(orders, 1)
-        twice = {when for when, order in orders.items() if len(s.outside.asked(order)) == 2}
-        assert twice == {IN_THE_CALL, "before done"}
-        assert await s.books.letters("keyed") == []
-
-    play(tmp_path, pair, scene)
+def test_f17_subscribers_killed_at_every_point_look_up_or_repeat_under_the_same_key(tmp_path: Path, pair: Pair):
+    play(tmp_path, pair, looked_up, repeated)
 
 
 @on_each_pair
-def test_f17_killed_subscribers_leave_to_a_person_what_must_not_be_repeated(tmp_path: Path, pair: Pair):
-    async def scene(s: Stage) -> None:
-        orders = await die_of_everything(s, "once")
-        found = await statuses(s, "once", orders)
-        unknown = {"before the call", IN_THE_CALL, "before done"}
-        assert {when for when, status in found.items() if status is Status.PARKED} == unknown
-        assert {when for when, status in found.items() if status is Status.DONE} == orders.keys() - unknown
-        asked = {when: len(s.outside.asked(order)) for when, order in orders.items()}
-        assert asked == dict.fromkeys(orders, 1) | {"before the call": 0}  # nobody has guessed
-        letters = await s.books.letters("once")
-        assert {one.message.run_id for one in letters if one.message} == {orders[when] for when in unknown}
-        assert {one.code for one in letters} == {"OUTCOME_UNKNOWN"}
-        replied = {effect_id.partition("@")[0] for effect_id, _, _ in await s.books.replies()}
-        assert replied == {orders[when] for when in orders.keys() - unknown}
-
-    play(tmp_path, pair, scene)
-
-
-@on_each_pair
-def test_f17_killed_subscribers_with_transactional_handlers_have_written_all_or_nothing(tmp_path: Path, pair: Pair):
-    async def scene(s: Stage) -> None:
-        orders = await die_of_everything(s, "rows", but=(IN_THE_CALL,))
-        assert set((await statuses(s, "rows", orders)).values()) == {Status.DONE}
-        assert s.books.rows() == {f"rows/{order}": 1 for order in orders.values()}
-        rolled_back = {when for when, order in orders.items() if len(s.calls("write", f"rows/{order}")) == 2}
-        assert rolled_back == {"before done"}
-        assert await s.books.letters("rows") == []
-
-    play(tmp_path, pair, scene)
+def test_f17_subscribers_killed_at_every_point_ask_a_person_or_have_written_all_or_nothing(tmp_path: Path, pair: Pair):
+    play(tmp_path, pair, left_to_a_person, rolled_back)

@@ -14,8 +14,9 @@ from streams.effects.port import Status
 from tests.effects.real.books import sql
 from tests.effects.real.conftest import new_database
 from tests.effects.real.play import play
-from tests.effects.real.stage import Pair, Stage, on_each_pair
+from tests.effects.real.stage import TILL, Pair, Stage, on_each_pair
 from tests.runtime.history import until
+from tests.system.streams_process import Streams
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -72,7 +73,7 @@ def test_a_broker_that_is_killed_and_restarted_under_a_subscriber(tmp_path: Path
 
 @pytest.mark.kafka
 @pytest.mark.postgres
-def test_a_postgres_ledger_that_is_restarted_under_load_of_subscribers(
+def test_f17_a_postgres_ledger_that_is_restarted_under_load_of_subscribers(
     tmp_path: Path, kafka: Kafka, own_postgres: Postgres
 ):
     """Stopped in order, then killed so that it recovers from its log, then away for some seconds."""
@@ -122,3 +123,29 @@ def test_a_ledger_of_a_newer_schema_version_stops_a_subscriber_before_it_does_an
         assert (s.outside.holds("a"), s.books.rows()) == (1, {"rows/a": 1})
 
     play(tmp_path, pair, scene)
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+def test_f17_a_postgres_ledger_that_is_away_when_streams_subscribe_starts(
+    tmp_path: Path, kafka: Kafka, own_postgres: Postgres
+):
+    """It says so, waits, and then does what lies there."""
+
+    async def scene(s: Stage) -> None:
+        await s.ask("holds", "a")
+        await s.ask("rows", "a")
+        await s.books.close()
+        await asyncio.to_thread(stop_postgres, own_postgres)
+        target = [f"{TILL}:app", "--app", s.app, "--only", "holds", "--only", "rows", "--lease", "2"]
+        addresses = ["--log", s.url, "--ledger", s.ledger_url]
+        with Streams(tmp_path / "said", "subscribe", *target, *addresses, **s.environment) as subscriber:
+            await asyncio.to_thread(subscriber.until, "ledger does not answer")
+            await asyncio.to_thread(start_postgres, own_postgres.folder, tied=True)
+            await s.books.open()
+            await s.books.finished("holds", "rows")
+            assert await asyncio.to_thread(subscriber.stop) == 0
+        await s.books.check("holds", "rows")
+        assert (s.outside.holds("a"), s.books.rows()) == (1, {"rows/a": 1})
+
+    play(tmp_path, Pair(kafka, new_database(own_postgres.url)), scene)

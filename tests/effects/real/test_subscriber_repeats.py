@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 
 from streams.effects.port import Entry, Status
+from streams.kernel import bodies as ev
 from streams.log.port import Span
 from tests.effects.real.books import Letter
 from tests.effects.real.notes import Call
 from tests.effects.real.play import play
-from tests.effects.real.stage import PARTITIONS, Pair, Stage, on_each_pair
+from tests.effects.real.stage import PARTITIONS, TILL, Pair, Stage, on_each_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -106,6 +109,36 @@ def test_f18_two_runs_that_ask_effects_of_a_subscriber_under_one_key(tmp_path: P
 
 
 @on_each_pair
+def test_f26_a_request_that_is_asked_again_while_its_subscriber_is_still_at_it(tmp_path: Path, pair: Pair):
+    """One call, whose outcome counts for the newest attempt only."""
+
+    async def scene(s: Stage) -> None:
+        await s.outside.down()
+        await s.outside.up("--ignore-keys")
+        await s.outside.behave("o-1", "slow", delay_ms=4_000)
+        await s.worker(TILL)
+        await s.subscriber(only=["holds"])
+        await s.history.start("hurry", "run", "o-1")
+        assert await s.history.result("run") == "rs-1"
+        await s.books.finished("holds")
+        await s.close()
+        await s.check()
+        attempts = [message.attempt for message in await s.books.messages("holds")]
+        assert len(attempts) > 1
+        assert attempts == list(range(1, len(attempts) + 1))
+        assert s.outside.asked("o-1") == [("hold/o-1", 201)]
+        assert len(s.calls("hold")) == 1
+        entry = await s.books.entry("holds", "hold/o-1")
+        assert (entry.status, entry.deliveries) == (Status.DONE, 1)
+        # Each message has its reply, in order; that of an attempt which had run out of time changes nothing.
+        assert [attempt for _, _, attempt in await s.books.replies()] == attempts
+        rejected = s.history.bodies("run", ev.CommandRejected)
+        assert [body.code for body in rejected] == ["STALE_REPLY"] * (len(attempts) - 1)
+
+    play(tmp_path, pair, scene)
+
+
+@on_each_pair
 def test_f17_a_topic_of_ten_thousand_effects_that_a_subscriber_reads_again_from_its_start(tmp_path: Path, pair: Pair):
     """Rewound, and with its offsets deleted, and a week later: no call, no row, no reply and no letter comes twice."""
 
@@ -135,5 +168,43 @@ def test_f17_a_topic_of_ten_thousand_effects_that_a_subscriber_reads_again_from_
             await s.books.finished(*kinds, seconds=120)
             assert await process.stop() == 0
             assert await look_at(s, *kinds) == before
+
+    play(tmp_path, pair, scene)
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.parametrize("pair", ["real"], indirect=True)
+def test_f26_a_subscriber_carries_out_only_what_was_committed(tmp_path: Path, pair: Pair):
+    """Aborted effects never, and those of an open transaction not before its end."""
+
+    async def scene(s: Stage) -> None:
+        assert pair.kafka is not None
+        settings = {"bootstrap.servers": pair.kafka.bootstrap, "transactional.id": s.app, "partitioner": "murmur2"}
+        producer = Producer(settings)
+        await asyncio.to_thread(producer.init_transactions, 60)
+
+        async def put(kind: str, order: str) -> None:
+            record = s.record(s.message(kind, order, attempt=1))
+            producer.begin_transaction()
+            producer.produce(record.topic, record.value, record.key, record.partition, headers=list(record.headers))
+            await asyncio.to_thread(producer.flush, 60)
+
+        await s.subscriber(only=["ticks", "rows"])
+        for kind in ("ticks", "rows"):
+            for number in range(3):
+                await put(kind, f"aborted{number}")
+                await asyncio.to_thread(producer.abort_transaction, 60)
+            await put(kind, "late")
+            await s.ask(kind, *(f"behind{number}" for number in range(8)))
+            await asyncio.sleep(1.0)
+            assert s.calls("tick" if kind == "ticks" else "write", f"{kind}/late") == []
+            await asyncio.to_thread(producer.commit_transaction, 60)
+        await s.books.finished("ticks", "rows")
+        await s.close()
+        await s.books.check("ticks", "rows")
+        wanted = {"late", *(f"behind{number}" for number in range(8))}
+        assert s.books.rows() == {f"rows/{order}": 1 for order in wanted}
+        assert {call.key for call in s.calls("tick")} == {f"ticks/{order}" for order in wanted}
 
     play(tmp_path, pair, scene)

@@ -158,6 +158,12 @@ async def buy(ctx: Context, order: str) -> list[str]:
 
 
 @app.workflow(version=1)
+async def hurry(ctx: Context, order: str) -> str:
+    """Asks again before the answer can be there."""
+    return await ctx.request(holds, {"order": order}, idempotency_key=f"hold/{order}", timeout=1.0)
+
+
+@app.workflow(version=1)
 async def shop(ctx: Context, order: str) -> list[str]:
     """All kinds at once."""
     asked = [
