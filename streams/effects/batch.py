@@ -114,4 +114,6 @@ def concluded(verdicts: Sequence[Verdict], claimed: Changes, settlements: Iterab
 
 def with_entries(verdicts: Sequence[Verdict], changes: Changes) -> list[Verdict]:
     """The same answers, with the entries as they were written."""
+    if not changes:
+        return list(verdicts)
     return [verdict._replace(entry=changes.get(verdict.entry.key, verdict.entry)) for verdict in verdicts]

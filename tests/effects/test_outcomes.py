@@ -272,6 +272,28 @@ async def test_a_result_that_cannot_be_stored_is_parked_for_the_work_is_done(lab
     assert not await lab.replies()
 
 
+@virtual(shop())
+async def test_a_result_that_is_no_reply_of_the_effect_is_parked_and_plain_json_becomes_one(lab: Lab) -> None:
+    results = {"wrong": "text", "none": None, "plain": {"id": "p"}, "nobody": "text"}
+    lab.app.provider.does = lambda ctx, charge: results[charge.order]
+    sent = {
+        order: await lab.send("charges", Charge(order, 5), run=order, attempt=0 if order == "nobody" else 1)
+        for order in results
+    }
+    lab.subscriber()
+    await lab.finished("charges")
+    found = {order: await lab.entry("charges", sent[order].key) for order in results}
+    assert {order: entry.status for order, entry in found.items()} == {
+        "wrong": Status.PARKED,
+        "none": Status.PARKED,
+        "plain": Status.DONE,
+        "nobody": Status.DONE,
+    }
+    assert {found[order].error.code for order in ("wrong", "none")} == {"REPLY_INVALID"}
+    (reply,) = await lab.replies()
+    assert lab.codec.decode(reply.value) == Payment("p")
+
+
 @virtual(shop(timeout=3))
 async def test_a_handler_that_hangs_is_cancelled_and_may_have_done_it(lab: Lab) -> None:
     lab.app.provider.does = lambda ctx, charge: asyncio.sleep(1_000)

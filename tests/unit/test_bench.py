@@ -94,6 +94,23 @@ def test_every_scenario_on_kafka_ends_by_itself(tmp_path):
     assert metrics["kafka-alone"]["p50_ms"]["ratio"] > 0
 
 
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_effects_are_measured_on_both_pairs(tmp_path):
+    out = tmp_path / "found.json"
+
+    done = bench("effects", "--quick", "--runs", "60", "--json", str(out))
+
+    assert done.returncode == 0, done.stderr
+    metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
+    assert set(metrics) == {step.name for step in STEPS if step.name.startswith("effects")}
+    for pair in ("sqlite", "kafka"):
+        rows, calls = metrics[f"effects-rows-{pair}"], metrics[f"effects-calls-{pair}"]
+        assert all(rows[name]["median"] > 0 for name in ("rows_per_s", "known_per_s", "rows_to_bare"))
+        assert 1 <= calls["calls_most_in_flight"]["median"] <= 60
+
+
 def test_an_unknown_scenario_is_one_line_and_exit_2():
     done = bench("quick")
 

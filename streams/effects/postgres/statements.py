@@ -165,9 +165,10 @@ async def listed(connection: Connection, query: Query) -> list[Entry]:
 
 
 async def _execute(connection: Connection, statement: str, *values: Any) -> AsyncCursor[tuple[Any, ...]]:
-    # A cursor of its own kind: a handler may have given the connection another form of rows.
+    # A cursor of its own kind: a handler may have given the connection another form of rows. Planned anew each time: a
+    # plan that was made while the table was empty would read all of it for each batch, until statistics come.
     cursor = connection.cursor(binary=True, row_factory=tuple_row)
-    return await cursor.execute(statement.encode(), values)
+    return await cursor.execute(statement.encode(), values, prepare=False)
 
 
 def _arrays(entries: Sequence[Entry], columns: Iterable[str]) -> Iterator[str]:

@@ -56,15 +56,26 @@ def payload_of(parts: Parts, subscription: Subscription[Any, Any], message: Mess
     return parts.codec.decode(parts.codec.conform(data, type_))
 
 
-def encoded(parts: Parts, subscription: Subscription[Any, Any], value: Any) -> End:
-    """The result as stored data. What cannot be stored was carried out all the same."""
+def encoded(parts: Parts, subscription: Subscription[Any, Any], message: Message, value: Any) -> End:
+    """The result as stored data. What cannot be stored, or be no reply, was carried out all the same.
+
+    A reply of another type than the effect's would be refused by the run, which then waited for a better one.
+    """
+    reply = subscription.effect.reply
     try:
-        return End(How.DONE, parts.codec.encode(value))
+        data = parts.codec.encode(value)
+        if message.ask.attempt >= 1 and type(value) is not reply and not (value is None and reply is None):
+            data = parts.codec.conform(data, reply)
     except ValueRefused as refused:
-        text = f"the result of subscriber {subscription.name!r} cannot be stored: {plain_text(refused)}"
-        if not subscription.transactional:
-            text = f"carried out, but {text}"
-        return End(How.PARK, failure=Failure("terminal", refused.code, text))
+        code, reason = refused.code, f"cannot be stored: {plain_text(refused)}"
+    except Refused as refused:
+        code, reason = "REPLY_INVALID", f"is no reply of effect {subscription.effect.name!r}: {plain_text(refused)}"
+    else:
+        return End(How.DONE, data)
+    text = f"the result of subscriber {subscription.name!r} {reason}"
+    if not subscription.transactional:
+        text = f"carried out, but {text}"
+    return End(How.PARK, failure=Failure("terminal", code, text))
 
 
 def end_of(parts: Parts, subscription: Subscription[Any, Any], error: BaseException) -> End:
@@ -189,7 +200,7 @@ class Call:
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its outcome
             end = end_of(parts, subscription, error)
         else:
-            end = encoded(parts, subscription, value)
+            end = encoded(parts, subscription, self.message, value)
         crash.passing("effect.called", subscription.effect.name)
         return end
 
@@ -213,7 +224,7 @@ class Call:
             return End(How.UNCLEAR, failure=Failure("unknown", "RECONCILE_FAILED", text))
         crash.passing("effect.looked_up", subscription.effect.name)
         if isinstance(found, Found):
-            return encoded(parts, subscription, found.value)
+            return encoded(parts, subscription, self.message, found.value)
         if isinstance(found, NotFound):
             return End(How.NOT_FOUND, failure=self.entry.error or lost)
         reason = found.reason if isinstance(found, Unknown) else f"it returned {type(found).__name__}"

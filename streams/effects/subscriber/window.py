@@ -136,9 +136,13 @@ class Window:
         """Put a message behind the earlier ones of its key; whether there are none."""
         record = message.record
         assert record is not None
-        queue = self.keys.setdefault(record.key or b"", deque())
+        key = record.key or b""
+        queue = self.keys.get(key)
+        if queue is None:
+            self.keys[key] = deque((message,))
+            return True
         queue.append(message)
-        return len(queue) == 1
+        return False
 
     def queue_of(self, message: Message) -> deque[Message]:
         """The messages of the same key that are not finished, in their order."""

@@ -1,0 +1,143 @@
+"""Claims that are lost, leases that are kept, and ends of a subscriber while something is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streams import TryAgain
+from streams.effects.port import Key, Status
+from streams.effects.subscriber import outside
+from tests.effects.lab import Lab, virtual
+from tests.effects.test_flow import mailing, pause
+from tests.effects.test_trouble import Shaky
+
+
+def steal(lab: Lab, key: str, seconds: float) -> None:
+    """As if somebody else had taken the claim over."""
+    found = Key(lab.app.name, "mails", key)
+    entry = lab.ledger._entries[found]
+    until = lab.clock.now_us() + round(seconds * 1e6)
+    lab.ledger._entries[found] = entry._replace(claim="another", owner="somebody", lease_until=until)
+
+
+@virtual(mailing(timeout=500))
+async def test_a_lease_is_prolonged_for_as_long_as_the_handler_runs(lab: Lab) -> None:
+    lab.app.does = lambda ctx, text: pause(300.0, text)
+    sent = await lab.send("mails", "a", attempt=1)
+    running = lab.subscriber()
+    await lab.until(lambda: lab.app.calls)
+    for _ in range(25):
+        await asyncio.sleep(10)
+        entry = await lab.entry("mails", sent.key)
+        assert entry.status is Status.CLAIMED
+        assert entry.lease_until > lab.clock.now_us() + 15_000_000
+    await lab.finished("mails")
+    assert lab.app.calls == ["a"]
+    assert not running.told.heard("claim_lost")
+
+
+@virtual(mailing())
+async def test_a_handler_whose_claim_is_lost_is_told_and_writes_nothing(lab: Lab) -> None:
+    contexts = []
+
+    async def does(ctx: object, text: str) -> str:
+        contexts.append(ctx)
+        await asyncio.sleep(50)
+        return text
+
+    lab.app.does = does
+    sent = await lab.send("mails", "a", attempt=1)
+    running = lab.subscriber()
+    await lab.until(lambda: contexts)
+    steal(lab, sent.key, 1_000)
+    await asyncio.sleep(11)
+    assert contexts[0].cancelled
+    assert running.told.heard("claim_lost", "mails", sent.effect_id)
+    await asyncio.sleep(100)
+    entry = await lab.entry("mails", sent.key)
+    assert (entry.status, entry.owner) == (Status.CLAIMED, "somebody")
+    assert len(contexts) == 1
+    assert not await lab.replies()
+
+
+@virtual(mailing())
+async def test_an_outcome_that_comes_after_its_claim_was_lost_is_not_written(lab: Lab) -> None:
+    lab.app.does = lambda ctx, text: pause(5.0, text)
+    sent = await lab.send("mails", "a", attempt=1)
+    running = lab.subscriber()
+    await lab.until(lambda: lab.app.calls)
+    steal(lab, sent.key, 20)
+    await asyncio.sleep(10)  # sooner than any lease is prolonged
+    assert (await lab.entry("mails", sent.key)).owner == "somebody"
+    assert running.told.heard("claim_lost", "mails", sent.effect_id)
+    assert not await lab.replies()
+    await lab.finished("mails")  # the other one never came back, and nothing can be looked up
+    assert (await lab.entry("mails", sent.key)).status is Status.PARKED
+
+
+@virtual(mailing())
+async def test_a_call_that_is_stopped_before_its_first_step_lets_its_key_go(lab: Lab) -> None:
+    first = []
+    begin = outside.OutsideCalls._begin
+
+    def lose_the_first(self: outside.OutsideCalls, message: object, verdict: object) -> None:
+        begin(self, message, verdict)
+        if not first:
+            first.append(message)
+            self._calls[message].lose()
+
+    outside.OutsideCalls._begin = lose_the_first
+    try:
+        await lab.send("mails", "a", attempt=1)
+        lab.subscriber()
+        await lab.finished("mails")
+    finally:
+        outside.OutsideCalls._begin = begin
+    assert lab.app.calls == ["a"]
+    assert len(await lab.replies()) == 1
+
+
+@virtual(mailing())
+async def test_a_stop_while_the_ledger_is_away_ends_within_its_bounds(lab: Lab) -> None:
+    lab.ledger = Shaky(lab.clock)
+    lab.app.does = lambda ctx, text: pause(1.0, text)
+    await lab.send("mails", "a", attempt=1)
+    running = lab.subscriber(stop_seconds=5.0, drain_seconds=2.0)
+    await lab.until(lambda: lab.app.calls)
+    lab.ledger.away = True
+    await asyncio.sleep(5)
+    began = lab.clock.monotonic()
+    await running.stop()
+    assert lab.clock.monotonic() - began < 15
+    lab.ledger.away = False
+    lab.subscriber()
+    await lab.finished("mails")
+    # It was done, but nobody could write that down: a person is asked.
+    assert lab.app.calls == ["a"]
+    assert [letter.code for letter in await lab.letters("mails")] == ["OUTCOME_UNKNOWN"]
+
+
+@virtual(mailing())
+async def test_a_stop_does_not_wait_for_what_is_tried_again_later(lab: Lab) -> None:
+    lab.app.does = lambda ctx, text: (_ for _ in ()).throw(TryAgain("later", after=1_000))
+    await lab.send("mails", "a")
+    running = lab.subscriber()
+    await lab.until(lambda: running.told.heard("effect_failed"))
+    began = lab.clock.monotonic()
+    await running.stop()
+    assert lab.clock.monotonic() - began < 2
+
+
+@virtual(mailing())
+async def test_a_topic_that_is_gone_is_told_of_once_and_waited_for(lab: Lab) -> None:
+    topics, name = lab.log._store.topics, lab.topics.commands
+    running = lab.subscriber()
+    await lab.until(lambda: len(running.windows("mails")) == 2)
+    kept = topics.pop(name)
+    await lab.send("mails", "a", attempt=1)
+    await asyncio.sleep(20)
+    assert len(running.told.messages("cannot be written")) == 1
+    topics[name] = kept
+    await lab.finished("mails")
+    assert len(await lab.replies()) == 1
+    assert lab.app.calls == ["a"]
