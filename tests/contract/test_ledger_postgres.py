@@ -12,7 +12,7 @@ import pytest
 
 from streams.dev import Postgres, start_postgres, stop_postgres
 from streams.dev.process import free_port, wait_for
-from streams.effects.port import Claim, Ledger, Status, Word
+from streams.effects.port import Claim, Ledger, Query, Status, Word
 from streams.effects.postgres import open_postgres_ledger, schema, server
 from streams.errors import LedgerError, LedgerMismatch, LedgerUnavailable, UsageError
 from tests.contract.cutting import Cut, Proxy, cutting
@@ -145,6 +145,27 @@ class TestLostAnswers(PostgresConfig):
             assert (proxy.cut, verdict.word) == (1, Word.CARRY_OUT)
 
 
+async def until_settled(ledger: Ledger, verdict) -> bool:
+    while True:
+        try:
+            return await ledger.settle([done(verdict)]) == [True]
+        except LedgerUnavailable:
+            await asyncio.sleep(0.1)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has started, which for PostgreSQL are its connections and its helpers."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
 @pytest.mark.slow
 class TestRestarts:
     """The server is stopped, killed, frozen."""
@@ -164,10 +185,35 @@ class TestRestarts:
             assert await asyncio.wait_for(until_settled(ledger, verdicts[0]), 60)
             await ledger.close()
 
-        async def until_settled(ledger: Ledger, verdict) -> bool:
+        asyncio.run(body())
+
+    def test_a_server_that_is_frozen_is_given_up_and_found_again(self, own_postgres: Postgres):
+        async def body() -> None:
+            ledger = await open_postgres_ledger(f"{own_postgres.url}?connect_timeout=2")
+            await ledger.migrate()
+            verdict = await claim_one(ledger, ask("k"))
+            frozen = [own_postgres.pid, *children_of(own_postgres.pid)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ledger._server._pool, "timeout", 2.0)
+                patch.setattr(server, "ANSWER_SECONDS", 1.0)
+                try:
+                    for pid in frozen:
+                        os.kill(pid, signal.SIGSTOP)
+                    for work in (ledger.settle([done(verdict)]), ledger.now_us()):
+                        with pytest.raises(LedgerUnavailable):
+                            await work
+                finally:
+                    for pid in frozen:
+                        os.kill(pid, signal.SIGCONT)
+            async with asyncio.timeout(60):
+                while (await until_answered(ledger)).word is not Word.DONE:
+                    await until_settled(ledger, verdict)
+            await ledger.close()
+
+        async def until_answered(ledger: Ledger):
             while True:
                 try:
-                    return await ledger.settle([done(verdict)]) == [True]
+                    return await claim_one(ledger, ask("k"))
                 except LedgerUnavailable:
                     await asyncio.sleep(0.1)
 
@@ -469,6 +515,49 @@ class TestAddresses(PostgresConfig):
 
         await ledger.transact([], "a", body)
         assert seen == ["on", "read committed"]
+
+    @case
+    async def test_an_outcome_writes_no_index(self, world: World):
+        ledger = await world.ledger()
+        for batch in range(4):
+            verdicts = await ledger.claim([ask(f"{batch}/{n}") for n in range(100)], "a", LEASE)
+            await ledger.settle([done(verdict) for verdict in verdicts])
+            await ledger.note_published([outcome(verdict) for verdict in verdicts])
+        await ledger.close()  # statistics are told at the end of a session, if not before
+
+        async def counted() -> bool:
+            with psycopg.connect(self.url) as connection:
+                cursor = connection.execute(
+                    "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'streams_ledger'"
+                )
+                updates, hot = cursor.fetchone()
+            assert updates <= 800
+            return updates == 800 and hot >= 700
+
+        await eventually(counted)
+
+    @case
+    async def test_a_listing_of_what_needs_somebody_reads_only_that(self, world: World):
+        await world.ledger()
+        listing = "SELECT * FROM streams_ledger WHERE {} ORDER BY app, operation, left(key, 200), key LIMIT 100"
+        wanted = {
+            "unsettled": listing.format("status = ANY('{parked}') AND unsettled"),
+            "by_key": listing.format("app = 'shop' AND operation = 'pay' AND left(key, 200) > '5'"),
+            "by_run": listing.format("run_id = 'run-7'"),
+        }
+        with psycopg.connect(self.url) as connection:
+            connection.execute(
+                "INSERT INTO streams_ledger SELECT sha256(n::text::bytea), 'shop', 'pay', n::text, '', "
+                "CASE WHEN n % 1000 = 0 THEN 'parked' ELSE 'done' END, '', 'run-' || n, '', 1, 1, '', 1, 0, n, n, "
+                "NULL, '', '', NULL, NULL, NULL, 0, '', '', '', true FROM generate_series(1, 20000) AS n"
+            )
+            connection.execute("ANALYZE streams_ledger")
+            for index, statement in wanted.items():
+                plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {statement}"))
+                assert f"streams_ledger_{index}" in plan, plan
+        found = await (await world.ledger()).entries(Query(statuses=(Status.PARKED,), limit=3))
+        assert [entry.key.key for entry in found] == ["1000", "10000", "11000"]
+        assert len(await (await world.ledger()).entries(Query(limit=30_000))) == 20_000
 
     @case
     async def test_more_calls_at_once_than_connections_wait_their_turn(self, world: World):

@@ -68,6 +68,7 @@ async def connect(url: str, connections_max: int) -> Server:
         max_size=connections_max,
         open=False,
         configure=_configure,
+        check=_check,
         timeout=CONNECT_SECONDS,
         reconnect_timeout=CONNECT_SECONDS,
         name=f"ledger {name}",
@@ -107,6 +108,15 @@ async def _configure(connection: Connection) -> None:
     )
 
 
+async def _check(connection: Connection) -> None:
+    """Raise for a connection that the server has closed meanwhile: a restart closes all, and none is to be met.
+
+    It looks only at what has arrived, so it costs no round trip. First comes the server's farewell, then the end.
+    """
+    for _ in range(2):
+        connection.pgconn.consume_input()
+
+
 class Server:
     """The pool of connections. `url` names it without secrets."""
 
@@ -129,8 +139,6 @@ class Server:
         except LedgerUnavailable as error:
             if isinstance(error.__cause__, PoolTimeout):
                 raise
-            # A restart of the server cuts all connections; not each has to be met by somebody.
-            await self._pool.check()
             if not repeat():
                 raise
         return await self._once(work)

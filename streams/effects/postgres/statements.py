@@ -140,7 +140,7 @@ async def clean(connection: Connection, app: str, operation: str, until: int, li
 
 
 async def listed(connection: Connection, query: Query) -> list[Entry]:
-    """A page of entries. Beginnings of keys are compared too, since those are what the index holds."""
+    """A page of entries."""
     conditions, values = ["true"], list[Any]()
     for column, wanted in (("app", query.app), ("operation", query.operation), ("run_id", query.run_id)):
         if wanted is not None:
@@ -151,17 +151,31 @@ async def listed(connection: Connection, query: Query) -> list[Entry]:
         values.append([status.value for status in query.statuses])
         if {Status.DONE, Status.CLAIMED}.isdisjoint(query.statuses):
             conditions.append("unsettled")  # so that the planner sees that the small index will do
-    if query.after is not None:
-        app, operation, key = map(storable, query.after)
-        conditions.append("(app, operation, left(key, 200)) >= (%s, %s, left(%s, 200))")
-        conditions.append("(app, operation, key) > (%s, %s, %s)")
-        values += (app, operation, key) * 2
-    statement = (
-        f"SELECT {_ALL} FROM streams_ledger WHERE {' AND '.join(conditions)} "
-        "ORDER BY app, operation, left(key, 200), key LIMIT %s"
+    found: list[Entry] = []
+    for stretch, keys in _stretches(query.after):
+        statement = (
+            f"SELECT {_ALL} FROM streams_ledger WHERE {' AND '.join([*conditions, stretch])} "
+            "ORDER BY app, operation, left(key, 200), key LIMIT %s"
+        )
+        rows = await (await _execute(connection, statement, *values, *keys, query.limit - len(found))).fetchall()
+        found += map(entry_of, rows)
+        if len(found) >= query.limit:
+            break
+    return found
+
+
+def _stretches(after: Key | None) -> Sequence[tuple[str, Sequence[str]]]:
+    """What comes behind a key, in pieces that the index has whole: comparing rows would make the planner read all."""
+    if after is None:
+        return (("true", ()),)
+    app, operation, key = map(storable, after)
+    there = "app = %s AND operation = %s"
+    return (
+        (f"{there} AND left(key, 200) = left(%s, 200) AND key > %s", (app, operation, key, key)),
+        (f"{there} AND left(key, 200) > left(%s, 200)", (app, operation, key)),
+        ("app = %s AND operation > %s", (app, operation)),
+        ("app > %s", (app,)),
     )
-    rows = await (await _execute(connection, statement, *values, query.limit)).fetchall()
-    return list(map(entry_of, rows))
 
 
 async def _execute(connection: Connection, statement: str, *values: Any) -> AsyncCursor[tuple[Any, ...]]:
