@@ -48,10 +48,10 @@ def _one(effect: str, wrong: tuple[str, ...] = ACTS) -> Callable[[random.Random,
     return lambda rng, run_id: ({"key": f"k/{run_id}", "payload": _payload(rng, effect, wrong)}, [])
 
 
-def _timed(effect: str) -> Callable[[random.Random, str], Drawn]:
+def _timed(effect: str, *seconds: float) -> Callable[[random.Random, str], Drawn]:
     def drawn(rng: random.Random, run_id: str) -> Drawn:
         payload = _payload(rng, effect)
-        return {"key": f"k/{run_id}", "payload": payload, "timeout": rng.choice([0.1, 0.3, 1.0, 3.0])}, []
+        return {"key": f"k/{run_id}", "payload": payload, "timeout": rng.choice(seconds)}, []
 
     return drawn
 
@@ -95,8 +95,8 @@ def _booked(rng: random.Random, run_id: str) -> Drawn:
 
 _DRAW: dict[str, Callable[[random.Random, str], Drawn]] = {
     "asked": _one(PAYMENTS),
-    "impatient": _timed(PAYMENTS),
-    "ticket": _timed(TICKETS),
+    "impatient": _timed(PAYMENTS, 0.5, 1.0, 3.0),
+    "ticket": _timed(TICKETS, 0.1, 0.3, 1.0, 3.0),
     "both": _both,
     "either": _either,
     "withdrawn": _withdrawn,

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from streams.effects.asks import KEY_CONFLICT
 from streams.effects.port import Entry, Key, Query, Status
 from streams.effects.rules import is_final
+from streams.testing.sim.faults import SUBSCRIBER
+from streams.testing.sim.history import Served
+from streams.testing.sim.subscribing import overlaps
 from streams.wire.records import decode_dead_letter
 
 if TYPE_CHECKING:
     from streams.testing.sim.world import World
 
-__all__ = ["entries_of", "rewind", "unfinished"]
+__all__ = ["all_visible", "last_command", "rewind", "served_of", "unfinished"]
 
 _EVERYTHING = 1_000_000
 _STILL_SECONDS = 0.5
@@ -24,6 +27,23 @@ _STILL_SECONDS = 0.5
 async def entries_of(world: World) -> dict[Key, Entry]:
     """All that the ledger knows."""
     return {entry.key: entry for entry in await world.ledger.entries(Query(limit=_EVERYTHING))}
+
+
+async def served_of(world: World) -> Served | None:
+    """What the invariants are told of subscribers."""
+    if world.services is None:
+        return None
+    struck = [fault for fault in world.faults.all if fault.number in world.faults.struck]
+    overlap = overlaps(world.subscriber_settings, struck)
+    troubles = sum(fault.kind.startswith(SUBSCRIBER) for fault in struck)
+    return Served(world.app.name, world.services, await entries_of(world), world.ledger.tables, overlap, troubles)
+
+
+def last_command(world: World, number: int) -> int:
+    """The offset of the last command of a partition; ends of transactions may follow on it where subscribers reply."""
+    places = ((record.topic, record.partition, record.offset) for record in world.broker.everything("read_committed"))
+    wanted = (world.topics.commands, number)
+    return max((offset for topic, partition, offset in places if (topic, partition) == wanted), default=-1)
 
 
 async def unfinished(world: World) -> str:
@@ -51,7 +71,6 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
     Only what was refused because its key stands for something else may be told again: the ledger has no outcome.
     """
     assert world.services is not None
-    await _all_visible(world)
     calls, before, known = len(world.services.calls), _written(world), await entries_of(world)
     world.told("world", lambda: "the groups of all subscribers begin again")
     for process in world.subscribers:
@@ -61,7 +80,7 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
         for number in range(world.partitions):
             world.broker.move_offset(topics.subscribers(name), topics.effect(name), number, 0)
     await settle()
-    await _all_visible(world)
+    await all_visible(world)
     found = [f"{call.effect} {call.key} was called again for a rewind" for call in world.services.calls[calls:]]
     for key, entry in (await entries_of(world)).items():
         if entry._replace(published=True) != known[key]._replace(published=True):
@@ -73,7 +92,7 @@ async def rewind(world: World, settle: Callable[[], Awaitable[None]]) -> list[st
     return found
 
 
-async def _all_visible(world: World) -> None:
+async def all_visible(world: World) -> None:
     """Wait until no transaction is open, such as that of a killed process, and what was committed can be read."""
     topics = world.topics
     watched = [topics.commands, *(topics.effect_dead(name) for name in world.app.subscriptions)]

@@ -22,6 +22,7 @@ __all__ = ["LEASE_SECONDS", "SubscriberProcess", "overlaps", "subscriber_setting
 T = TypeVar("T")
 LEASE_SECONDS = 9.0
 """So long that no process is frozen for it, and no handler is at work for it: nothing is done twice."""
+_SMALL_WINDOW = 100
 _SHORT_SECONDS = 1.5
 """So short that a frozen process comes back to a claim that others have taken over."""
 _DELAYED_SHARE = 0.3
@@ -128,12 +129,14 @@ _LOST = ("answer of the ledger lost",)
 
 def subscriber_settings_of(rng: random.Random, partitions: int) -> SubscriberSettings:
     """Limits so small that a short history meets them."""
+    window = rng.choice([2, 5, 10_000])
     return SubscriberSettings(
         partitions=partitions,
         concurrency=rng.choice([1, 3, 1_000]),
         threads=rng.choice([1, 256]),
-        window=rng.choice([2, 5, 10_000]),
+        window=window,
         poll_records=rng.choice([1, 4, 1_000]),
+        poll_seconds=1.0 if window > _SMALL_WINDOW else 0.2,  # a full window is looked at after each poll
         claims_max=rng.choice([1, 3, 1_000]),
         lease_seconds=rng.choice([LEASE_SECONDS, LEASE_SECONDS, _SHORT_SECONDS]),
         ask_again_seconds=0.3,

@@ -26,9 +26,9 @@ from streams.testing.ledger import When
 from streams.testing.loop import Actor, Dead, VirtualLoop, current_actor
 from streams.testing.sim.app_served import QUOTES, make_served_app
 from streams.testing.sim.clients import Clients
-from streams.testing.sim.faults import EXPIRED, SUBSCRIBER, ZOMBIE, Fault, Faults
+from streams.testing.sim.faults import EXPIRED, ZOMBIE, Fault, Faults
 from streams.testing.sim.foreign import ForeignService
-from streams.testing.sim.history import Served
+from streams.testing.sim.history import Served, read_history
 from streams.testing.sim.invariants import check_lives
 from streams.testing.sim.log import Gate, SimHooks, SimLog
 from streams.testing.sim.model import draw
@@ -38,11 +38,12 @@ from streams.testing.sim.options import Options, drawn_faults, subscribers_of
 from streams.testing.sim.outside import Outside
 from streams.testing.sim.persons import Persons
 from streams.testing.sim.process import Process, WorkerProcess
-from streams.testing.sim.resting import entries_of, rewind, unfinished
+from streams.testing.sim.resting import all_visible, last_command, rewind, served_of, unfinished
+from streams.testing.sim.rules_effects import check_effects
 from streams.testing.sim.services import Services
 from streams.testing.sim.story import Story, Teller
 from streams.testing.sim.striking import Striker
-from streams.testing.sim.subscribing import SubscriberProcess, overlaps, subscriber_settings_of
+from streams.testing.sim.subscribing import SubscriberProcess, subscriber_settings_of
 from streams.testing.sim.watched import WatchedLedger
 from streams.testing.sim.workload import Accepted, Load, Plan, make_app, plan, settings_of
 from streams.wire.topics import topics_of
@@ -153,22 +154,12 @@ class World:
                     f"{LIVENESS_SECONDS:g} s after the last fault these runs have not come to their end: "
                     f"{', '.join(sorted(load.left)) or 'none, but something is still to be sent'}"
                 )
-            self.served = await self._what_was_served()
+            self.served = await served_of(self)
             self.violations += await check(self)
         finally:
             crash.install(None)
             for helper in helpers:
                 helper.cancel()
-
-    async def _what_was_served(self) -> Served | None:
-        """What the invariants are told of subscribers."""
-        if self.services is None:
-            return None
-        struck = [fault for fault in self.faults.all if fault.number in self.faults.struck]
-        overlap = overlaps(self.subscriber_settings, struck)
-        troubles = sum(fault.kind.startswith(SUBSCRIBER) for fault in struck)
-        entries = await entries_of(self)
-        return Served(self.app.name, self.services, entries, self.ledger.tables, overlap, troubles)
 
     def _helpers(self) -> list[asyncio.Task[None]]:
         """Who else acts in a world with subscribers."""
@@ -204,8 +195,13 @@ class World:
 
     async def _rewind(self) -> None:
         """The groups of all subscribers begin again at the first message; nothing must follow from that."""
-        if self.services is not None and not self.violations:
-            self.violations += await rewind(self, self._settle)
+        if self.services is None or self.violations:
+            return
+        await all_visible(self)
+        self.served = await served_of(self)
+        # What a rewind would mend must not have been missing before it.
+        self.violations += check_effects(await read_history(self), self)
+        self.violations += await rewind(self, self._settle)
 
     async def _live_on(self) -> None:
         """After the last run, in some worlds: old runs are forgotten, and somebody takes over what is left."""
@@ -234,20 +230,11 @@ class World:
             return False  # or one that has not yet learned of its loss serves it too
         for partition in served:
             end = (await self.broker.span(self.topics.commands, partition.number)).end
-            if partition.applied < end and partition.applied <= self._last_command(partition.number):
+            if partition.applied < end and partition.applied <= last_command(self, partition.number):
                 return False
         if any(p.worker.turn_lock.locked() or p.worker.inbox for p in self.processes):
             return False
         return self.services is None or not (self.persons.busy or await unfinished(self))
-
-    def _last_command(self, number: int) -> int:
-        """Ends of transactions may follow on it, where subscribers reply."""
-        offsets = [
-            record.offset
-            for record in self.broker.everything("read_committed")
-            if (record.topic, record.partition) == (self.topics.commands, number)
-        ]
-        return max(offsets, default=-1)
 
     def _look_at_lives(self) -> None:
         """Compare what is live in each worker with a dry replay of its journal."""

@@ -7,8 +7,8 @@ from tests.sim.planted.planting import Edit, Fault
 __all__ = ["FAULTS"]
 
 _RULES, _REPLIES = "streams.effects.rules", "streams.kernel.replies"
-_OUTSIDE, _OUTCOMES, _PUBLISHING, _STATION, _WINDOW, _CALL = (
-    f"streams.effects.subscriber.{name}" for name in ("outside", "outcomes", "publishing", "station", "window", "call")
+_OUTSIDE, _OUTCOMES, _PUBLISHING, _STATION, _WINDOW = (
+    f"streams.effects.subscriber.{name}" for name in ("outside", "outcomes", "publishing", "station", "window")
 )
 
 FAULTS = [
@@ -162,19 +162,6 @@ FAULTS = [
         "doubtful_commit_of_replies_taken_for_done",
         "A commit of replies that is in doubt counts as one that has happened",
         (Edit(_PUBLISHING, "            if await self._was_committed(flight):", "            if True:"),),
-    ),
-    Fault(
-        "late_outcome_of_a_lost_partition",
-        "What was taken from a partition that is lost is carried out all the same, beside its new owner",
-        (
-            Edit(_OUTSIDE, "        if not message.window.open or station.closing:", "        if station.closing:"),
-            Edit(_OUTSIDE, "            call.leave()", "            pass"),
-        ),
-    ),
-    Fault(
-        "stopped_before_its_first_step",
-        "A call that is stopped before its first step never tells of its end",
-        (Edit(_CALL, "self._task is not None and self._begun:", "self._task is not None:"),),
     ),
     Fault(
         "re_send_not_used_up",
