@@ -25,6 +25,7 @@ from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.errors import LogUnavailable
 from streams.log.port import Log, NewRecord
 from streams.observer import Observer
+from streams.runtime.collector import calm_collector
 from streams.runtime.topics import ensure_topics
 from streams.wire.app_codec import make_codec
 from streams.wire.partitioner import partition_of
@@ -176,6 +177,7 @@ async def _serve(
     """Run a subscriber until it has seen all of it and has committed its offsets."""
     log, ledger, watch = await open_log(log_url), await _open(ledger_url), _Watch()
     subscriber = Subscriber(app, log, ledger, settings=settings, observer=watch)
+    calm_collector()  # as a process that is a subscriber and nothing else does
     meter = Meter()
     running = asyncio.create_task(subscriber.run())
     try:
