@@ -64,7 +64,9 @@ async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) ->
     bare_rows = _bare_postgres if ledger == "postgresql" else _bare_sqlite
     app = rows_app(url)
     half = effects // 2
+    meter = Meter()
     bare = [await bare_rows(url, 0, half)]
+    bare_cpu = meter.per_run(max(1, half))["cpu_us_per_run"]
     await _fill(log_url, app, "rows", effects, lambda n: Row(n, _NOTE), attempt=0)
     found, watch = await _serve(log_url, url, app, "rows", lambda watch: len(watch.done) >= effects)
     rate = _rate(watch.done)
@@ -79,6 +81,7 @@ async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) ->
         "rows_per_s": rate,
         "rows_cpu_us": found["cpu_us_per_run"],
         "bare_rows_per_s": effects / sum(bare),
+        "bare_rows_cpu_us": bare_cpu,
         "rows_to_bare": rate / (effects / sum(bare)),
         "known_per_s": _known_rate(again.known) or known["runs_per_s"],
         "known_cpu_us": known["cpu_us_per_run"],
