@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 
 import faust
 from faust.types import TransportT
+from mode.utils.objects import cached_property
+from mode.utils.queues import FlowControlEvent
 
 from streams.effects.faust.codecs import register_codecs
 from streams.effects.faust.driver import Transport
 from streams.errors import UsageError
 
-__all__ = ["SETTINGS", "LogTopic", "ServiceApp", "make_app", "run_app"]
+__all__ = ["SETTINGS", "LogTopic", "ServiceApp", "SteadyFlow", "make_app", "run_app"]
 
 SETTINGS: dict[str, Any] = {
     # A worker that was killed is missed after the session, not after Faust's 60 seconds. Brokers allow 6 s by default.
@@ -48,8 +50,26 @@ class LogTopic(faust.Topic):
         """Nothing: the topic is there, or the log is wrong."""
 
 
+class SteadyFlow(FlowControlEvent):
+    """Empties the queues of agents only where the flow was stopped.
+
+    Faust resumes it twice when the tables of a worker are restored, and empties them each time: what was delivered in
+    between is lost to the agents.
+    """
+
+    def resume(self) -> None:
+        """Let messages in."""
+        if not self.is_active():
+            super().resume()
+
+
 class ServiceApp(faust.App):
     """A Faust app on the driver of this package."""
+
+    @cached_property
+    def flow_control(self) -> FlowControlEvent:
+        """What stops and resumes the flow of messages to agents."""
+        return SteadyFlow(loop=self.loop)
 
     def _new_transport(self) -> TransportT:
         return Transport(self.conf.broker_consumer, self)
