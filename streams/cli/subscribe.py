@@ -18,6 +18,7 @@ from streams.cli.watch_effects import SubscriberObserver
 from streams.effects.port import Ledger
 from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.errors import LedgerUnavailable, LogDamaged, UsageError
+from streams.runtime.collector import calm_collector
 
 __all__ = ["add", "opened_ledger"]
 
@@ -53,6 +54,7 @@ def _run(args: argparse.Namespace) -> int:
     names = _served(app, args.target, args.only)
     if args.lease < LEASE_SECONDS_MIN:
         raise UsageError(f"--lease: a claim lasts at least {LEASE_SECONDS_MIN:.0f} s, or a short pause would lose it")
+    calm_collector()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(args, app, names))
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from streams.ops.advice_effects import EFFECT_ROWS
 from streams.ops.advice_repair import ROWS
 from streams.ops.advice_requests import REQUEST_ROWS
 
@@ -330,7 +331,7 @@ _TABLE = (
         "run.",
         "Produce with the murmur2 partitioner and the run id as key; then send the dead letter's bytes again.",
     ),
-    *(Advice(*row) for row in (*REQUEST_ROWS, *ROWS)),
+    *(Advice(*row) for row in (*REQUEST_ROWS, *EFFECT_ROWS, *ROWS)),
 )
 
 ADVICE: dict[str, Advice] = {advice.code: advice for advice in _TABLE}

@@ -11,7 +11,7 @@ from streams.effects.port import Entry, Key, Ledger, Status
 from streams.errors import Refused, WireError
 from streams.kernel.commands import Unsupported
 from streams.log.port import Log, NewRecord, Record
-from streams.ops.outbox import Marks, marked, marks_of, next_mark, resolve_line
+from streams.ops.outbox import Marks, marked, marks_of, resolve_line
 from streams.ops.texts import iso_ms
 from streams.wire.headers import headers_of
 from streams.wire.partitioner import partition_of
@@ -232,10 +232,8 @@ class Post:
     async def _record(self, letter: Letter) -> NewRecord:
         found = letter.letter
         assert found is not None
-        partition = self._partition(letter)
-        marks = await self._marks_of(partition)
-        mark = next_mark(marks, found.key, self._mark(letter))
-        marks[found.key, self._mark(letter)] += 1
+        partition, mark = self._partition(letter), self._mark(letter)
+        (await self._marks_of(partition))[found.key, mark] += 1
         value, headers = found.value, found.headers
         if not self._effect:
             value, headers = self._with_its_id(found)

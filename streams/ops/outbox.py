@@ -14,10 +14,10 @@ from streams.wire.headers import SENT_BACK, read_headers
 from streams.wire.records import EffectMessage, decode_effect
 from streams.wire.topics import Topics
 
-__all__ = ["Marks", "Stored", "effect_names", "marked", "marks_of", "next_mark", "resolve_line", "stored_messages"]
+__all__ = ["Marks", "Stored", "effect_names", "marked", "marks_of", "resolve_line", "stored_messages"]
 
 Marks = Counter[tuple[bytes | None, str]]
-"""Key and mark of each record that was sent back to a partition. Of a second time the mark ends in /2, and so on."""
+"""Key and mark of the records that were sent back to a partition, with how often each was."""
 
 
 class Stored(NamedTuple):
@@ -56,14 +56,8 @@ async def marks_of(log: Log, topic: str, partition: int) -> Marks:
     found: Marks = Counter()
     async for record in scan(log, topic, partition, span.start, span.end):
         if record.headers and (mark := read_headers(record.headers).get(SENT_BACK)) is not None:
-            found[record.key, mark.partition("/")[0]] += 1
+            found[record.key, mark] += 1
     return found
-
-
-def next_mark(marks: Marks, key: bytes | None, mark: str) -> str:
-    """The mark of one more time. A ledger opens what was given up once for each."""
-    times = marks[key, mark]
-    return mark if times == 0 else f"{mark}/{times + 1}"
 
 
 def resolve_line(effect: str, key: str) -> str:

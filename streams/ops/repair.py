@@ -215,12 +215,19 @@ def _newer(record: Record, error: Exception) -> Refused:
     return Refused(SchemaUnknown.code, message)
 
 
+def _request_of(body: ev.Body) -> ev.OpScheduled | None:
+    """The request that an event makes, if it does."""
+    return body if isinstance(body, ev.OpScheduled) and body.kind == "request" else None
+
+
 def _risks(lost: list[Lost]) -> Iterator[str]:
     for item in lost:
         if item.effect is not None:
             yield f"the effect {item.effect.effect} (key {item.effect.key}) has left, and is sent again"
+        elif item.event is not None and (request := _request_of(item.event.body)) is not None:
+            yield f"the request {request.name} (key {request.key}) has left, and is sent again"
         elif item.started is not None:
-            yield f"an attempt of op {item.started} has begun, and its task runs again"
+            yield f"an attempt of op {item.started} has begun, and is made again"
         elif item.event is not None and isinstance(item.event.body, _ENDS):
             yield f"the run had ended ({item.event.type}), and goes on"
     unread = [item.offset for item in lost if item.event is None and item.reason != "it is to be skipped"]

@@ -11,7 +11,7 @@ from streams.errors import Refused, WireError
 from streams.kernel.bodies import Failure
 from streams.kernel.commands import Reply
 from streams.log.port import NewRecord, Record
-from streams.ops.outbox import Stored, marked, marks_of, next_mark, resolve_line, stored_messages
+from streams.ops.outbox import Stored, marked, resolve_line, stored_messages
 from streams.wire.records import EffectMessage, decode_dead_letter, decode_effect
 
 __all__ = ["GIVEN_UP", "Resolved", "open_again", "settle_by_hand"]
@@ -102,9 +102,9 @@ async def _message_again(client: Client, entry: Entry) -> NewRecord | None:
             f"the message of {effect} {entry.key.key!r} is gone from {topic} and from its dead letters: "
             f"do it by hand, then: {resolve_line(effect, entry.key.key)} --done JSON",
         )
-    # By its letter, where there is one: so the list of dead letters shows that it went back.
-    mark = f"again@{original.offset}" if letter is None else f"{partition}@{letter.offset}"
-    mark = next_mark(await marks_of(client.log, topic, partition), key, mark)
+    # By its letter, where there is one: so the list of dead letters shows that it went back. Else by nothing that could
+    # open the entry once more when the group is rewound: it is the operator's word that has opened it.
+    mark = "" if letter is None else f"{partition}@{letter.offset}"
     return NewRecord(topic, partition, key, original.value, marked(original.headers, mark))
 
 

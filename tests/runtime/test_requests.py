@@ -16,12 +16,14 @@ from streams.errors import UsageError
 from streams.kernel import bodies as ev
 from streams.kernel import commands as cmd
 from streams.log.port import TopicPartition
+from streams.ops.repair import plan_repair
 from streams.wire.records import EffectMessage, decode_effect
 from tests.runtime.checker import records_of
 from tests.runtime.faults import KINDS, Faults
-from tests.runtime.history import HANG_SECONDS, encoded, send_raw, start
+from tests.runtime.history import HANG_SECONDS, encoded, send_raw, start, until
 from tests.runtime.lab import PARTITIONS, Lab, case
 from tests.runtime.rewinding import rewind, skipped
+from tests.runtime.test_bad_records import damage
 
 app = App("requests")
 
@@ -366,3 +368,40 @@ async def test_any_producer_answers_with_json(lab: Lab):
     data = json.dumps({"type": "reply", **fields, "value": {"id": "p1", "cents": 5}}).encode()
     await send_raw(lab.log, lab.topics.commands, place, b"r", data)
     assert await lab.history.result("r") == ["Payment", "p1"]
+
+
+@case(app)
+async def test_f06_a_reply_to_a_damaged_run_waits_for_its_repair(lab: Lab):
+    running = await lab.worker()
+    await lab.history.start("pay_in_time", "r", 3_600)
+    (message,) = await sent(lab, "payments")
+    await running.stop()
+    lab.damaged.add("r")
+    await damage(lab, "r", "random bytes")
+    running = await lab.worker()
+    await lab.history.send("r", reply_to(message, {"id": "p1", "cents": 5}))
+    await until(lambda: running.told.heard("dead_letter"), "the reply among the dead letters")
+    client = Client(lab.log, app)
+    plan = await plan_repair(client, "r")
+    assert (plan.waiting, plan.risks) == (1, [])
+    assert [op.kind for op in plan.state.ops.values()] == ["request"]
+    assert await client.accepted(await client.repair("r", plan.request("a test", parked=False), operator="ada"))
+    assert await lab.history.result("r") == "p1"
+    assert len(await sent(lab, "payments")) == 1
+    await client.close()
+
+
+@case(app)
+async def test_f06_a_request_that_a_repair_would_lose_is_told(lab: Lab):
+    running = await lab.worker()
+    await lab.history.start("pay_both", "r", "o1")
+    _, second = await sent(lab, "payments", 2)
+    await running.stop()
+    lab.damaged.add("r")
+    await damage(lab, "r", "a gap in seq")
+    await lab.worker()
+    client = Client(lab.log, app)
+    plan = await plan_repair(client, "r", to=2)
+    assert f"the request payments (key {second.idempotency_key}) has left, and is sent again" in plan.risks
+    assert plan.request("a test", parked=False).parked
+    await client.close()
