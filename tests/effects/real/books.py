@@ -156,6 +156,14 @@ class Books:
                 assert loop.time() < deadline, f"{left} messages of {effect} are left\n{await self._story(effect)}"
                 await asyncio.sleep(0.05)
 
+    async def replied(self, count: int) -> None:
+        """Wait for so many requests to have a reply."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HANG_SECONDS
+        while len(found := await self.replies()) < count:
+            assert loop.time() < deadline, f"{len(found)} of {count} replies"
+            await asyncio.sleep(0.05)
+
     async def becomes(self, effect: str, key: str, *statuses: Status) -> Entry:
         """Wait until the ledger says so of a key."""
         loop = asyncio.get_running_loop()

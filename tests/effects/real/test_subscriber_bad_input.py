@@ -83,6 +83,7 @@ def test_handlers_of_a_subscriber_that_raise_hang_or_return_what_cannot_be_store
     """What each end means, and that a neighbour of them all gets through."""
     ends = {
         "well": (Status.DONE, None),
+        "large": (Status.DONE, None),
         "fail": (Status.FAILED, "NO_STOCK"),
         "again": (Status.FAILED, "RETRIES_EXHAUSTED"),
         "second time": (Status.DONE, None),
@@ -233,6 +234,44 @@ def test_f17_a_subscriber_whose_offset_lies_below_the_start_of_the_topic_skips_n
         await s.close()
         assert Counter(call.key for call in s.calls("tick")).most_common(1)[0][1] == 1
         assert len(s.calls("tick")) == 80 - len(lost)
+
+    play(tmp_path, pair, scene)
+
+
+@on_each_pair
+def test_f23_keys_of_effects_that_are_strange_text_reach_the_ledger_or_the_dead_letters(tmp_path: Path, pair: Pair):
+    """What a foreign producer may write: no failed write after the work was done, and others go on."""
+    keys = [
+        "k\x00l",
+        "\ufeffk",
+        "k\u2028l",
+        "ключ 钥匙 🔑",
+        " k ",
+        "k\nl",
+        "'; DROP TABLE written; --",
+        "k" * 5_000,
+        "%s{}\\",
+    ]
+
+    async def scene(s: Stage) -> None:
+        for kind in ("ticks", "rows"):
+            await s.send(*(s.message(kind, f"o{n}", attempt=1, idempotency_key=key) for n, key in enumerate(keys)))
+            await s.ask(kind, "good")
+        await s.subscriber(only=["ticks", "rows"])
+        await s.books.finished("ticks", "rows")
+        await s.close()
+        for kind in ("ticks", "rows"):
+            entries = await s.books.entries(kind)
+            letters = {one.message.idempotency_key: one.code for one in await s.books.letters(kind) if one.message}
+            for key in keys:
+                if key in letters:
+                    assert key not in entries
+                else:
+                    assert entries[key].status is Status.DONE, (key, entries[key])
+            assert entries[f"{kind}/good"].status is Status.DONE
+            assert "ключ 钥匙 🔑" in entries
+            done = {call.key for call in s.calls("tick" if kind == "ticks" else "write")}
+            assert done == set(entries)
 
     play(tmp_path, pair, scene)
 

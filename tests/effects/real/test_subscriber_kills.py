@@ -27,8 +27,8 @@ SLOW_MS = 30_000
 """The provider has done its work at once, and answers so late that the kill is sure to come before."""
 
 
-async def die(s: Stage, effect: str, when: str) -> str:
-    """One subscriber dies with a request of its own; before, it finishes what the last one has left. The order."""
+async def die(s: Stage, effect: str, when: str) -> dict[str, str]:
+    """One subscriber dies with a request of its own; before, it finishes what the last one has left. The orders."""
     order = f"{effect} {when}".replace(" ", "-")
     point = DEATHS[when]
     process = await s.subscriber(f"{point}/{effect}" if point else "", only=[effect])
@@ -41,13 +41,23 @@ async def die(s: Stage, effect: str, when: str) -> str:
         await s.outside.behave(order, "slow", delay_ms=SLOW_MS)
         await s.ask(effect, order)
         await s.outside.held(order)
+        replies = len(await s.books.replies())
+        beside = {f"beside {number}": f"{order}-beside-{number}" for number in range(4)}
+        await s.ask(effect, *beside.values())
+        for other in beside.values():
+            await s.books.becomes(effect, f"{effect}/{other}", Status.DONE)
+        await s.books.replied(replies + len(beside))
         await process.end()
-    return order
+        return {when: order, **beside}
+    return {when: order}
 
 
 async def die_of_everything(s: Stage, effect: str, *, but: tuple[str, ...] = ()) -> dict[str, str]:
     """The orders, by when their subscriber died; a last one finishes all."""
-    orders = {when: await die(s, effect, when) for when in DEATHS if when not in but}
+    orders: dict[str, str] = {}
+    for when in DEATHS:
+        if when not in but:
+            orders |= await die(s, effect, when)
     last: Process = await s.subscriber(only=[effect])
     await s.books.finished(effect)
     assert await last.stop() == 0

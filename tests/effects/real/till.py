@@ -118,6 +118,8 @@ def strange(how: str, ctx: EffectContext) -> Any:
             raise RuntimeError("it broke in the middle")
         case "a lock":
             return asyncio.Lock()
+        case "large":
+            return "x" * 250_000
         case "too large":
             return "x" * 300_000
     return "well"
@@ -161,6 +163,11 @@ async def buy(ctx: Context, order: str) -> list[str]:
 async def hurry(ctx: Context, order: str) -> str:
     """Asks again before the answer can be there."""
     return await ctx.request(holds, {"order": order}, idempotency_key=f"hold/{order}", timeout=1.0)
+
+
+@app.workflow(version=1)
+async def careful(ctx: Context, order: str) -> str:
+    return await ctx.request(once, {"order": order}, idempotency_key=f"once/{order}")
 
 
 @app.workflow(version=1)
