@@ -216,6 +216,23 @@ async def test_what_may_have_happened_is_repeated_under_its_key_where_that_is_sa
     assert lab.codec.decode((await lab.replies())[0].value) == Payment(sent.key)
 
 
+@virtual(shop(idempotent=True))
+async def test_tries_of_which_one_may_have_worked_end_with_a_person(lab: Lab) -> None:
+    def does(ctx: EffectContext, charge: Charge) -> Payment:
+        if ctx.delivery == 1:
+            raise ConnectionError("reset by peer")
+        raise TryAgain("the provider is down", after=1)
+
+    lab.app.provider.does = does
+    sent = await lab.send("charges", Charge("o1", 5), attempt=1)
+    lab.subscriber()
+    await lab.finished("charges")
+    assert len(lab.app.provider.calls) > 2
+    entry = await lab.entry("charges", sent.key)
+    assert (entry.status, entry.error.code, entry.error.kind) == (Status.PARKED, "OUTCOME_UNKNOWN", "unknown")
+    assert not await lab.replies()
+
+
 @virtual(shop(reconciled=True))
 async def test_found_is_used(lab: Lab) -> None:
     def does(ctx: EffectContext, charge: Charge) -> Payment:

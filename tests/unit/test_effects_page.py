@@ -29,6 +29,7 @@ from streams.effects.port import Entry, Key, Ledger, Status
 from streams.effects.postgres import open_postgres_ledger
 from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.effects.subscriber.outcomes import End, How, settlement_of
+from streams.kernel.bodies import Failure
 from streams.kernel.commands import Reply
 from streams.log.memory import MemoryLog
 from streams.log.port import NewRecord
@@ -163,6 +164,7 @@ ENDINGS: list[tuple[dict[str, Any], How, int]] = [  # in the order of the page: 
     ({**PLAIN, "transactional": True}, How.MAYBE, 1),
     (PLAIN, How.PARK, 1),
     (PLAIN, How.NOT_DONE, 5),
+    ({**PLAIN, "idempotent": True}, How.MAYBE, 5),
 ]
 
 
@@ -177,7 +179,8 @@ def settled(options: dict[str, Any], how: How, deliveries: int, looks: int = 0) 
     entry = Entry(
         Key("a", "e", "k"), b"h", Status.CLAIMED, "r@0/1", "r", "1", 1, 0, "", deliveries, looks, 0, 0, claim="c"
     )
-    settlement = settlement_of(subscription, entry, End(how, b"1"))
+    end = End(how, b"1", Failure("unknown", "E", "e") if how is How.MAYBE else None)
+    settlement = settlement_of(subscription, entry, end)
     due = "" if settlement.due_in is None else ", due at once" if settlement.due_in == 0 else ", due"
     return f"`{settlement.status.value}`{due}"
 

@@ -49,8 +49,11 @@ def settlement_of(subscription: Subscription[Any, Any], entry: Entry, end: End) 
     """The settlement of the claim that `entry` holds."""
     claim = Settlement(entry.key, entry.claim, Status.FAILED, error=end.failure)
     how = end.how
-    if how is How.MAYBE and (subscription.transactional or (subscription.idempotent and not subscription.reconcile)):
-        how = How.NOT_DONE  # rolled back; or the other side knows the key
+    if how is How.MAYBE and subscription.transactional:
+        how = How.NOT_DONE  # it was rolled back
+    elif how is How.MAYBE and _is_keyed(subscription):
+        how = How.NOT_DONE  # the other side knows the key
+        claim = _doubtful(claim)
     match how:
         case How.DONE:
             return claim._replace(status=Status.DONE, response=end.data)
@@ -77,9 +80,23 @@ def is_over(settlement: Settlement) -> bool:
     return settlement.status in (Status.DONE, Status.PARKED) or settlement.due_in is None
 
 
+def _is_keyed(subscription: Subscription[Any, Any]) -> bool:
+    """Whether a repeat under the same key is safe, and all that there is: nobody can look the outcome up."""
+    return subscription.idempotent and subscription.reconcile is None and not subscription.transactional
+
+
+def _doubtful(claim: Settlement) -> Settlement:
+    return claim if claim.error is None else claim._replace(error=claim.error._replace(kind="unknown"))
+
+
 def _again(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement, end: End) -> Settlement:
+    errors = (claim.error, entry.error)
+    maybe = _is_keyed(subscription) and any(error is not None and error.kind == "unknown" for error in errors)
+    if maybe:  # later tries must not forget that an earlier one may have worked
+        claim = _doubtful(claim)
     if entry.deliveries >= subscription.policy.max_attempts:
-        return _exhausted(subscription, entry, claim)
+        exhausted = _park_unknown if maybe else _exhausted
+        return exhausted(subscription, entry, claim)
     after = end.after
     if after is None or not math.isfinite(after):
         after = _backoff(subscription.policy, entry.deliveries, entry)
