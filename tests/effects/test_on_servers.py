@@ -89,12 +89,13 @@ async def read(log: Log, topic: str) -> list[Record]:
     return found
 
 
-async def finished(log: Log, shop: Shop, *tasks: asyncio.Task[None]) -> None:
+async def finished(log: Log, shop: Shop, *tasks: asyncio.Task[None], only: tuple[str, ...] = ()) -> None:
     async with asyncio.timeout(HANG_SECONDS):
-        for effect in shop.app.effects:
+        for effect in only or shop.app.effects:
             group, topic = shop.topics.subscribers(effect), shop.topics.effect(effect)
-            ends = {number: (await log.span(topic, number)).end for number in range(PARTITIONS)}
-            while ends != await log.group_offsets(group, topic):
+            while {number: (await log.span(topic, number)).end for number in range(PARTITIONS)} != (
+                await log.group_offsets(group, topic)
+            ):
                 for task in tasks:
                     if task.done():
                         await task

@@ -40,6 +40,8 @@ class SubscriberSettings:
     """Replies and dead letters of one transaction."""
     commit_bytes: int = 8_000_000
     """The same in bytes."""
+    idle_seconds: float = 30.0
+    """How often partitions without messages are looked at: the group's offset then passes markers behind the last."""
     ledger_pause_seconds: float = 5.0
     """The longest pause between two tries while the ledger is away."""
     stop_seconds: float = 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from streams.authoring.subscriber import Subscription
@@ -12,6 +13,7 @@ from streams.deadline import Deadline
 from streams.effects.asks import KEY_CONFLICT, Unreadable, read_ask
 from streams.effects.port import Entry, Key, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.letters import Letters, outcome_of, owes
+from streams.effects.subscriber.markers import Markers
 from streams.effects.subscriber.outcomes import is_over
 from streams.effects.subscriber.owning import Owning
 from streams.effects.subscriber.parts import Parts, done_before
@@ -25,6 +27,7 @@ from streams.runtime import crash
 __all__ = ["Station"]
 
 _GRACE_SECONDS = 1.0
+_MARKERS_SECONDS = 2.0
 
 
 class Work(Protocol):
@@ -69,6 +72,7 @@ class Station:
         self.owning = Owning(self, strict=strict)
         self.polling = Polling(self)
         self.publishing = Publishing(self)
+        self.markers = Markers(self)
         self.work = work(self)
         self.member: Member
 
@@ -94,7 +98,8 @@ class Station:
         await self.parts.at_start(lambda: self.member.join(self.owning))
 
     async def _work(self, stopping: asyncio.Event) -> None:
-        runs = (self.polling.run, self.publishing.run, self.publishing.note, self.work.run, *self.work.loops())
+        publishing, work = self.publishing, self.work
+        runs = (self.polling.run, publishing.run, publishing.note, work.run, *work.loops(), self.markers.run)
         loops = [asyncio.ensure_future(run()) for run in runs]
         for loop in loops:
             loop.add_done_callback(self._loop_ended)
@@ -128,6 +133,9 @@ class Station:
         deadline = Deadline(self.parts.clock, self.parts.settings.stop_seconds)
         while self.busy and not deadline.over:  # noqa: ASYNC110 - only at a stop, and bounded
             await asyncio.sleep(0.005)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_MARKERS_SECONDS, deadline.left())):
+                await self.markers.pass_over()
 
     async def _leave(self, polling: asyncio.Future[None]) -> None:
         seconds = self.parts.settings.drain_seconds + _GRACE_SECONDS

@@ -90,7 +90,7 @@ class Window:
         self.committed = 0
         """The group's offset: everything below it is finished."""
         self.position = 0
-        """One past the last message read."""
+        """One past the last message read, and past markers that were looked at."""
         self.messages: deque[Message] = deque()
         self.finished: deque[Message] = deque()
         self.keys: dict[bytes, deque[Message]] = {}
