@@ -563,7 +563,7 @@ class TestAddresses(PostgresConfig):
                 )
                 updates, hot = cursor.fetchone()
             assert updates <= 800
-            return updates == 800 and hot >= 700
+            return updates == 800 and hot >= 600
 
         await eventually(counted)
 
