@@ -222,11 +222,11 @@ class App:
     ) -> SubscriptionDecorator[E, Y]:
         """Declare who carries an effect out: an async function of a context and a payload, or a plain one.
 
-        What it returns is the reply. `Fail` and `TryAgain` say that nothing was done; after any other exception, a
-        crash, or `timeout` (60 s unless given) it may have been: then `reconcile` looks it up and gives Found, NotFound
-        or Unknown, as often as `looks` says. Without it, `idempotent=True` repeats under the same key, and otherwise
-        a person is asked. A `transactional` handler writes in the ledger's own transaction, up to `batch` messages in
-        one, so whatever it raises is rolled back.
+        What it returns is the reply. `Fail`, exceptions that `retry` names as terminal, and `TryAgain` say that nothing
+        was done. After any other exception, a crash, or `timeout` (60 s unless given) it may have been: `reconcile`
+        looks it up then and gives Found, NotFound or Unknown, as often as `looks` says. Without it, `idempotent=True`
+        repeats under the same key, and otherwise a person is asked. A `transactional` handler writes in the ledger's
+        own transaction, up to `batch` messages in one, so whatever it raises is rolled back.
         """
         options = {"reconcile": reconcile, "idempotent": idempotent, "transactional": transactional, "batch": batch}
         policies = {"policy": make_policy(retry, timeout), "looks": make_policy(looks or LOOKS, timeout)}

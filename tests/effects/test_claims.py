@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from streams import TryAgain
+from streams.effects.memory import MemoryLedger
 from streams.effects.port import Key, Status
 from streams.effects.subscriber import outside
+from streams.errors import LedgerUnavailable, LogUnavailable
 from tests.effects.lab import Lab, virtual
 from tests.effects.test_flow import mailing, pause
 from tests.effects.test_trouble import Shaky
@@ -98,6 +103,29 @@ async def test_a_call_that_is_stopped_before_its_first_step_lets_its_key_go(lab:
 
 
 @virtual(mailing())
+async def test_f26_a_claim_whose_answer_comes_when_its_lease_is_nearly_over_is_not_begun(lab: Lab) -> None:
+    class Slow(MemoryLedger):
+        claims = 0
+
+        async def claim(self, *args: Any) -> Any:
+            found = await super().claim(*args)
+            Slow.claims += 1
+            await asyncio.sleep(25 if Slow.claims == 1 else 0)
+            return found
+
+    lab.ledger = Slow(lab.clock)
+    began = []
+    lab.app.does = lambda ctx, text: began.append(lab.clock.monotonic()) or text
+    sent = await lab.send("mails", "a", attempt=1)
+    lab.subscriber()
+    await lab.finished("mails")
+    assert Slow.claims == 2
+    assert began[0] > 24.9
+    entry = await lab.entry("mails", sent.key)
+    assert (len(began), entry.deliveries, entry.status) == (1, 1, Status.DONE)
+
+
+@virtual(mailing())
 async def test_a_stop_while_the_ledger_is_away_ends_within_its_bounds(lab: Lab) -> None:
     lab.ledger = Shaky(lab.clock)
     lab.app.does = lambda ctx, text: pause(1.0, text)
@@ -141,3 +169,48 @@ async def test_a_topic_that_is_gone_is_told_of_once_and_waited_for(lab: Lab) -> 
     await lab.finished("mails")
     assert len(await lab.replies()) == 1
     assert lab.app.calls == ["a"]
+
+
+@virtual(mailing())
+async def test_a_stop_ends_a_subscriber_that_still_waits_for_its_ledger(lab: Lab) -> None:
+    class Away(MemoryLedger):
+        async def migrate(self) -> None:
+            raise LedgerUnavailable("no route")
+
+    lab.ledger = Away(lab.clock)
+    running = lab.subscriber()
+    await lab.until(lambda: running.told.heard("ledger_away"))
+    await asyncio.sleep(100)
+    began = lab.clock.monotonic()
+    await running.stop()
+    assert lab.clock.monotonic() - began < 1
+
+
+@virtual(mailing())
+async def test_a_stop_ends_a_subscriber_that_still_waits_for_its_log(lab: Lab) -> None:
+    log = lab.log.share()
+
+    async def producer(name: str) -> Any:
+        raise LogUnavailable("no broker answers")
+
+    log.producer = producer
+    running = lab.subscriber(log=log)
+    await lab.until(lambda: running.told.messages("cannot be reached"))
+    began = lab.clock.monotonic()
+    await running.stop()
+    assert lab.clock.monotonic() - began < 1
+
+
+@virtual(mailing())
+async def test_a_log_that_does_not_come_within_a_minute_ends_a_subscriber(lab: Lab) -> None:
+    log = lab.log.share()
+
+    async def producer(name: str) -> Any:
+        raise LogUnavailable("no broker answers")
+
+    log.producer = producer
+    running = lab.subscriber(log=log)
+    running.expected = True
+    with pytest.raises(LogUnavailable):
+        await running.task
+    assert 59 < lab.clock.monotonic() < 70

@@ -111,6 +111,20 @@ async def test_fail_is_given_up_at_once(lab: Lab) -> None:
     assert lab.app.provider.calls == [("o1", 1)]
 
 
+@virtual(shop(retry=Retry(terminal=(PermissionError,))))
+async def test_a_terminal_exception_says_the_same_as_fail(lab: Lab) -> None:
+    def does(ctx: EffectContext, charge: Charge) -> Payment:
+        raise PermissionError("not allowed")
+
+    lab.app.provider.does = does
+    sent = await lab.send("charges", Charge("o1", 5), attempt=1)
+    lab.subscriber()
+    await lab.finished("charges")
+    assert (await lab.replies())[0].error == ("terminal", "PermissionError", "not allowed")
+    entry = await lab.entry("charges", sent.key)
+    assert (entry.status, entry.due, entry.deliveries) == (Status.FAILED, None, 1)
+
+
 @virtual(shop())
 async def test_try_again_uses_up_the_retries(lab: Lab) -> None:
     def does(ctx: EffectContext, charge: Charge) -> Payment:

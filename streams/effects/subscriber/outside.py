@@ -22,6 +22,8 @@ _GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 _END_SECONDS = 1.0
+_LEASE_SHARE = 0.5
+"""Of a lease, within which a handler is begun or not at all."""
 
 
 class _Ended:
@@ -42,6 +44,8 @@ class OutsideCalls:
         self._station = station
         self._calls: dict[Message, Call] = {}
         self._asking = 0
+        self._begin_until = 0.0
+        """After this nothing is begun under the claims that were asked for last."""
         self._ended: deque[_Ended] = deque()
         self._settling = 0
         self._to_settle = asyncio.Event()
@@ -62,19 +66,23 @@ class OutsideCalls:
     async def run(self) -> None:
         """Claim for ever."""
         station, parts = self._station, self._station.parts
-        settings = parts.settings
         while True:
             await station.wake.wait()
             batch = self._take()
             if not batch:
                 station.wake.clear()
                 continue
-            asks = [message.ask for message in batch]
             self._asking = len(batch)
-            verdicts = await parts.ask_ledger(lambda: parts.ledger.claim(asks, parts.owner, settings.lease_seconds))  # noqa: B023 - awaited here
+            verdicts = await parts.ask_ledger(lambda: self._claim(batch))  # noqa: B023 - awaited here
             self._asking = 0
             await self._act(batch, verdicts)
             await asyncio.sleep(0)
+
+    async def _claim(self, batch: list[Message]) -> list[Verdict]:
+        parts = self._station.parts
+        lease = parts.settings.lease_seconds
+        self._begin_until = parts.clock.monotonic() + lease * _LEASE_SHARE
+        return await parts.ledger.claim([message.ask for message in batch], parts.owner, lease)
 
     def _take(self) -> list[Message]:
         station, settings = self._station, self._station.parts.settings
@@ -109,7 +117,8 @@ class OutsideCalls:
 
     def _begin(self, message: Message, verdict: Verdict) -> None:
         station = self._station
-        if not message.window.open or station.closing:
+        late = station.parts.clock.monotonic() > self._begin_until  # frozen meanwhile: others may be about to take over
+        if late or station.closing or not message.window.open:
             self._give_back(message, verdict)
             return
         crash.passing("effect.claimed", station.name)

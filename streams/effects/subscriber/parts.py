@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from streams.authoring.app import App
@@ -18,7 +18,7 @@ from streams.observer import Observer
 from streams.runtime.host import Host
 from streams.wire.topics import Topics
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "done_before"]
 
 T = TypeVar("T")
 
@@ -101,3 +101,18 @@ class Parts:
                     said = True
                     self.observer.message(f"{text}: {error}")
                 await asyncio.sleep(_LOG_PAUSE_SECONDS if pause is None else pause)
+
+
+async def done_before(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do what a start needs, unless a stop is asked for meanwhile: then it is broken off. Whether it was done."""
+    doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            await doing
+            return True
+        return False
+    finally:
+        doing.cancel()
+        stopped.cancel()
+        await asyncio.gather(doing, stopped, return_exceptions=True)

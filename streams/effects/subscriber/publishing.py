@@ -68,7 +68,7 @@ class Publishing:
         """What is on its way into the log, or into the ledger's note of it: not to be published a second time."""
         self._station = station
         self._lock = asyncio.Lock()
-        self._producer: Producer
+        self._made: Producer | None = None
         self._producers = 0
         self._distrusted = False
         self._refused = ""
@@ -79,16 +79,23 @@ class Publishing:
 
     async def open(self) -> None:
         """Make the producer."""
-        self._producer = await self._new_producer()
+        self._made = await self._new_producer()
 
     async def close(self, doing: str = "ending") -> None:
         """Close the producer. A commit may still run in it: whoever needs its end waits for it, or settles it."""
+        if self._made is None:  # stopped before it began
+            return
         try:
             async with asyncio.timeout(_PRODUCER_SECONDS):
-                await self._producer.close()
+                await self._made.close()
         except (LogError, TimeoutError) as error:
             reason = str(error) or f"it took longer than {_PRODUCER_SECONDS:g} s"
-            self._say(f"{doing} without having closed the producer {self._producer.id}: {reason}")
+            self._say(f"{doing} without having closed the producer {self._made.id}: {reason}")
+
+    @property
+    def _producer(self) -> Producer:
+        assert self._made is not None, "commits come after the start"
+        return self._made
 
     @property
     def busy(self) -> bool:
@@ -263,7 +270,7 @@ class Publishing:
         except BaseException:
             await fresh.close()
             raise
-        self._producer, self._distrusted = fresh, False
+        self._made, self._distrusted = fresh, False
 
     async def _new_producer(self) -> Producer:
         self._producers += 1

@@ -19,8 +19,9 @@ class SubscriberSettings:
     """Handlers in flight at once."""
     threads: int = 256
     """Of them, plain functions, each in a thread."""
-    transactions: int = 2
-    """Transactions of transactional handlers at once, each with its own messages and keys."""
+    transactions: int = 1
+    """Transactions of transactional handlers at once, each with its own messages and keys. More than one is only for
+    handlers of which no two write the same row: else the database finds deadlocks, at a second each."""
     window: int = 10_000
     """Messages of a partition between the group's offset and what was read; beyond it no more are read."""
     bytes_max: int = 64_000_000

@@ -14,7 +14,7 @@ from streams.effects.port import Entry, Key, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.letters import Letters, outcome_of, owes
 from streams.effects.subscriber.outcomes import is_over
 from streams.effects.subscriber.owning import Owning
-from streams.effects.subscriber.parts import Parts
+from streams.effects.subscriber.parts import Parts, done_before
 from streams.effects.subscriber.polling import Polling
 from streams.effects.subscriber.publishing import Publishing
 from streams.effects.subscriber.window import Message, Stage, Window
@@ -82,13 +82,16 @@ class Station:
     async def serve(self, stopping: asyncio.Event) -> None:
         """Enter the group and work until `stopping` is set; then finish what runs, within the bound, and leave."""
         parts = self.parts
-        await parts.at_start(self.publishing.open)
+        self.member = parts.log.member(parts.topics.subscribers(self.name), self.topic, client_id=parts.owner)
         try:
-            self.member = parts.log.member(parts.topics.subscribers(self.name), self.topic, client_id=parts.owner)
-            await parts.at_start(lambda: self.member.join(self.owning))
-            await self._work(stopping)
+            if await done_before(stopping, self._enter()):
+                await self._work(stopping)
         finally:
             await self.publishing.close()
+
+    async def _enter(self) -> None:
+        await self.parts.at_start(self.publishing.open)
+        await self.parts.at_start(lambda: self.member.join(self.owning))
 
     async def _work(self, stopping: asyncio.Event) -> None:
         runs = (self.polling.run, self.publishing.run, self.publishing.note, self.work.run, *self.work.loops())

@@ -14,7 +14,7 @@ from streams.clock import Clock, SystemClock
 from streams.effects.port import Ledger
 from streams.effects.subscriber.batches import Batches
 from streams.effects.subscriber.outside import OutsideCalls
-from streams.effects.subscriber.parts import Parts
+from streams.effects.subscriber.parts import Parts, done_before
 from streams.effects.subscriber.settings import SubscriberSettings
 from streams.effects.subscriber.station import Station
 from streams.errors import UsageError
@@ -77,10 +77,21 @@ class Subscriber:
         """
         parts = self.parts
         _check_transactional(self._subscriptions.values(), parts.ledger)
+        if await done_before(self._stopping, self._prepare()):
+            crash.install_from(os.environ)
+            await self._work()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _prepare(self) -> None:
+        """Wait for the log, a minute at most, and for the ledger."""
+        parts = self.parts
         await parts.at_start(self._prepare_topics)
         await parts.ask_ledger(parts.ledger.migrate)
         await parts.ask_ledger(parts.ledger.check)
-        crash.install_from(os.environ)
+
+    async def _work(self) -> None:
+        parts = self.parts
         async with AsyncExitStack() as stack:
             if parts.app.lifespan is not None:
                 parts.resources = await stack.enter_async_context(parts.app.lifespan(parts.app))
@@ -88,8 +99,6 @@ class Subscriber:
                 work = Batches if subscription.transactional else OutsideCalls
                 self.stations[name] = Station(parts, subscription, work, strict=self._strict)
             await self._serve()
-        if self._failure is not None:
-            raise self._failure
 
     def stop(self) -> None:
         """Begin a graceful stop. From the event loop's thread."""
