@@ -25,6 +25,7 @@ from streams.effects.subscriber import Subscriber, SubscriberSettings
 from streams.errors import LogUnavailable
 from streams.log.port import Log, NewRecord
 from streams.observer import Observer
+from streams.runtime.collector import calm_collector
 from streams.runtime.topics import ensure_topics
 from streams.wire.app_codec import make_codec
 from streams.wire.partitioner import partition_of
@@ -63,7 +64,9 @@ async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) ->
     bare_rows = _bare_postgres if ledger == "postgresql" else _bare_sqlite
     app = rows_app(url)
     half = effects // 2
+    meter = Meter()
     bare = [await bare_rows(url, 0, half)]
+    bare_cpu = meter.per_run(max(1, half))["cpu_us_per_run"]
     await _fill(log_url, app, "rows", effects, lambda n: Row(n, _NOTE), attempt=0)
     found, watch = await _serve(log_url, url, app, "rows", lambda watch: len(watch.done) >= effects)
     rate = _rate(watch.done)
@@ -78,6 +81,7 @@ async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) ->
         "rows_per_s": rate,
         "rows_cpu_us": found["cpu_us_per_run"],
         "bare_rows_per_s": effects / sum(bare),
+        "bare_rows_cpu_us": bare_cpu,
         "rows_to_bare": rate / (effects / sum(bare)),
         "known_per_s": _known_rate(again.known) or known["runs_per_s"],
         "known_cpu_us": known["cpu_us_per_run"],
@@ -176,6 +180,7 @@ async def _serve(
     """Run a subscriber until it has seen all of it and has committed its offsets."""
     log, ledger, watch = await open_log(log_url), await _open(ledger_url), _Watch()
     subscriber = Subscriber(app, log, ledger, settings=settings, observer=watch)
+    calm_collector()  # as a process that is a subscriber and nothing else does
     meter = Meter()
     running = asyncio.create_task(subscriber.run())
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from streams.effects.port import Entry, Key, Status
@@ -16,6 +16,7 @@ from streams.kernel.bodies import Failure
 
 __all__ = ["COLUMNS", "column_of", "entry_of", "row_of", "storable"]
 
+# In the order of the fields of an entry, of which the first is the key's three parts.
 COLUMNS = (
     *("app", "operation", "key"),
     *("request_hash", "status", "effect_id", "run_id", "op", "epoch", "attempt", "place", "deliveries", "looks"),
@@ -26,12 +27,13 @@ COLUMNS = (
 # PostgreSQL takes no NUL in a text, and no database takes half a surrogate pair. No name or key that the engine has
 # checked holds a control character, so DEL marks what stands for one; the order of legal keys stays what it was.
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_MARK = "\x7f"
 _MARKED = re.compile("\x7f([0-9a-f]{4})")
 
 
 def storable(text: str) -> str:
     """The text as every database takes it; `_restored` gives it back."""
-    return _UNFIT.sub(lambda found: f"\x7f{ord(found[0]):04x}", text) if _UNFIT.search(text) else text
+    return _UNFIT.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text) if _UNFIT.search(text) else text
 
 
 def _storable_all(texts: Sequence[str]) -> Sequence[str]:
@@ -40,7 +42,7 @@ def _storable_all(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _restored(text: str) -> str:
-    return _MARKED.sub(lambda found: chr(int(found[1], 16)), text) if "\x7f" in text else text
+    return _MARKED.sub(lambda found: chr(int(found[1], 16)), text) if _MARK in text else text
 
 
 def row_of(entry: Entry) -> tuple[Any, ...]:
@@ -70,39 +72,16 @@ def column_of(name: str, entries: Sequence[Entry]) -> Sequence[Any]:
 
 def entry_of(row: Sequence[Any]) -> Entry:
     """The entry that a row of `COLUMNS` holds."""
-    app, operation, key, request_hash, status, effect_id, run_id, op, epoch, attempt, place, *more = row
-    deliveries, looks, created_at, updated_at, due, owner, claim, lease_until, response, error, *last = more
-    conflicts, conflict, resent, operator, published = last
-    return Entry(
-        key=Key(_restored(app), _restored(operation), _restored(key)),
-        request_hash=request_hash,
-        status=_STATUSES[status],
-        effect_id=_restored(effect_id),
-        run_id=_restored(run_id),
-        op=_restored(op),
-        epoch=epoch,
-        attempt=attempt,
-        place=_restored(place),
-        deliveries=deliveries,
-        looks=looks,
-        created_at=created_at,
-        updated_at=updated_at,
-        due=due,
-        owner=_restored(owner),
-        claim=claim,
-        lease_until=lease_until,
-        response=response,
-        error=_error_in(error),
-        conflicts=conflicts,
-        conflict=_restored(conflict),
-        resent=_restored(resent),
-        operator=_restored(operator),
-        published=bool(published),
-    )
+    if _MARK in "".join(_texts_of(row)):
+        row = [_restored(value) if isinstance(value, str) else value for value in row]
+    app, operation, key, request_hash, status, *more, published = row
+    entry = Entry._make((Key(app, operation, key), request_hash, _STATUSES[status], *more, bool(published)))
+    return entry if entry.error is None else entry._replace(error=_error_in(str(entry.error)))
 
 
 _OF_KEY = {"app": 0, "operation": 1, "key": 2}
 _TEXTS = frozenset({"effect_id", "run_id", "op", "place", "owner", "claim", "conflict", "resent", "operator"})
+_texts_of = itemgetter(*(COLUMNS.index(name) for name in sorted(_TEXTS | _OF_KEY.keys())))
 _STATUSES = {status.value: status for status in Status}
 
 

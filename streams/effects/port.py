@@ -226,6 +226,7 @@ class Ledger(Protocol):
 
         The claims of this call are seen by nobody else before it commits; others that want the same keys wait. What
         `body` raises is raised, with everything rolled back. Of claims that `body` leaves unsettled nothing is kept.
+        Returned are the verdicts that `body` was given, with the entries as they were committed.
         A ledger in PostgreSQL awaits `body` and gives it an `AsyncConnection`; one in sqlite calls it in its own
         thread and gives it a `sqlite3.Connection`.
         """

@@ -120,7 +120,7 @@ class Side:
         return [self.plain(entry) for entry in await self.ledger.entries(Query())]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=25))
 def test_a_file_and_a_memory_answer_alike(history) -> None:
     async def live(folder: str) -> None:

@@ -484,19 +484,50 @@ class TestAddresses(PostgresConfig):
                 await refused()
 
     @case
-    async def test_a_user_without_rights_is_told_which(self, world: World):
-        await world.ledger()
-        role = f"reader_{self.url[-8:]}"
-        with psycopg.connect(self.url) as connection:
-            connection.execute(f"CREATE ROLE {role} LOGIN")
-            connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
-        ledger = world.keep(await open_postgres_ledger(self.url.replace("streams@", f"{role}@")))
-        with pytest.raises(UsageError, match="permission denied for table streams_ledger"):
-            await claim_one(ledger, ask("k"))
-        await ledger.close()
-        with psycopg.connect(self.url) as connection:
-            connection.execute(f"DROP OWNED BY {role}")
-            connection.execute(f"DROP ROLE {role}")
+    async def test_a_user_without_rights_is_told_which_and_needs_none_to_create(self, world: World):
+        role = f"worker_{self.url[-8:]}"
+        with psycopg.connect(self.url, autocommit=True) as owner:
+            owner.execute(f"CREATE ROLE {role} LOGIN")
+            try:
+                ledger = world.keep(await open_postgres_ledger(self.url.replace("streams@", f"{role}@")))
+                with pytest.raises(UsageError, match="permission denied for schema"):
+                    await ledger.migrate()
+                await world.ledger()
+                owner.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+                with pytest.raises(UsageError, match="permission denied for table streams_ledger"):
+                    await claim_one(ledger, ask("k"))
+                owner.execute(f"GRANT INSERT, UPDATE, DELETE ON streams_ledger TO {role}")
+                await ledger.migrate()
+                await ledger.check()
+                assert (await claim_one(ledger, ask("k"))).word is Word.CARRY_OUT
+                await ledger.close()
+            finally:
+                owner.execute(f"DROP OWNED BY {role}")
+                owner.execute(f"DROP ROLE {role}")
+
+    @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+    def test_f23_a_database_of_another_encoding_keeps_every_text_or_is_refused(self, encoding: str):
+        name = f"{self.url.rpartition('/')[2]}_{encoding.lower()}"
+
+        @case
+        async def kept(self, world: World):
+            ledger = world.keep(await open_postgres_ledger(f"{self.url.rpartition('/')[0]}/{name}"))
+            await ledger.migrate()
+            verdict = await claim_one(ledger, ask("中/k"))
+            assert await ledger.settle([done(verdict)]) == [True]
+            (entry,) = await ledger.entries(Query())
+            assert (entry.key.key, entry.run_id) == ("中/k", "run-中/k")
+
+        with psycopg.connect(self.url, autocommit=True) as owner:
+            owner.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+            try:
+                if encoding == "LATIN1":
+                    with pytest.raises(UsageError, match="encoding LATIN1, which cannot hold every text"):
+                        kept(self)
+                else:
+                    kept(self)
+            finally:
+                owner.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     @case
     async def test_commits_are_durable_whatever_the_server_does_by_default(self, world: World):

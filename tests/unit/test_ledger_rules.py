@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams.effects import rules
@@ -134,6 +134,7 @@ steps = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_f17_nothing_that_may_have_happened_is_carried_out_again(history) -> None:
     world = History()
@@ -166,6 +167,7 @@ def check_form(entry: Entry | None) -> None:
     assert entry_of(row_of(entry)) == entry
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(asks, settlements, st.sampled_from([0.1, 2.0, 5.0])), min_size=1, max_size=15))
 def test_f17_no_key_is_locked_for_ever(history) -> None:
     """Whoever keeps asking comes to an end, or to a claim, once the times that were named are over."""
@@ -180,6 +182,7 @@ def test_f17_no_key_is_locked_for_ever(history) -> None:
     assert word in {Word.CARRY_OUT, Word.LOOK_UP, Word.DONE, Word.GIVEN_UP, Word.PARKED}
 
 
+@settings(deadline=None)
 @given(asks, asks, st.integers(0, 3))
 def test_f26_of_two_attempts_of_one_op_the_older_never_wins(first: Ask, second: Ask, before: int) -> None:
     first, second = (one._replace(effect_id="run/1/pay", request_hash=CONTENT) for one in (first, second))

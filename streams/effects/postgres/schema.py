@@ -48,7 +48,12 @@ _MADE_BY = "`streams subscribe MODULE:APP --ledger …` makes them, or brings th
 
 
 async def migrate(connection: AsyncConnection[Any], url: str) -> None:
-    """Bring the tables up to date, in one transaction; who comes meanwhile waits for it and finds it done."""
+    """Bring the tables up to date, in one transaction; who comes meanwhile waits for it and finds it done.
+
+    Where nothing is to be done, no right to create anything is needed.
+    """
+    if await _found(connection, url) == VERSION:
+        return
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
@@ -63,13 +68,19 @@ async def migrate(connection: AsyncConnection[Any], url: str) -> None:
 
 async def check(connection: AsyncConnection[Any], url: str) -> None:
     """Raise LedgerMismatch unless the tables are those that this release writes."""
+    found = await _found(connection, url)
+    if found < VERSION:
+        what = f"has tables of version {found}" if found else "has no tables of a ledger"
+        raise LedgerMismatch(f"{url} {what}, this release of streams writes version {VERSION}: {_MADE_BY}")
+
+
+async def _found(connection: AsyncConnection[Any], url: str) -> int:
+    """The version of the tables that are there, 0 where there are none."""
     cursor = await connection.execute("SELECT to_regclass('streams_ledger_version') IS NOT NULL")
     row = await cursor.fetchone()
     found = await _version(connection) if row is not None and row[0] else 0
     _refuse_newer(found, url)
-    if found < VERSION:
-        what = f"has tables of version {found}" if found else "has no tables of a ledger"
-        raise LedgerMismatch(f"{url} {what}, this release of streams writes version {VERSION}: {_MADE_BY}")
+    return found
 
 
 async def _version(connection: AsyncConnection[Any]) -> int:

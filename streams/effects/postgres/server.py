@@ -31,6 +31,9 @@ IDLE_SECONDS = 300
 # What they report is raised to whoever asked; without a handler of its own, Python would print it a second time.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
+_ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+"""Of the server: what takes any text, or looks at none. In others an outcome could not be written after the work."""
+
 _SECRETS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 _COMING_UP = (
     *("starting up", "shutting down", "in recovery", "not yet accepting", "too many clients"),
@@ -60,7 +63,13 @@ async def connect(url: str, connections_max: int) -> Server:
         connection = await AsyncConnection.connect(conninfo)
     except psycopg.Error as error:
         raise _not_connected(error, name) from error
+    encoding = connection.info.parameter_status("server_encoding")
     await connection.close()
+    if encoding not in _ENCODINGS:
+        raise UsageError(
+            f"{name} is a database of encoding {encoding}, which cannot hold every text: make one for the ledger with "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
     pool = AsyncConnectionPool(
         conninfo,
         kwargs={"autocommit": True},
@@ -89,6 +98,7 @@ def _conninfo(url: str) -> str:
     settings: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "streams ledger",
+        "client_encoding": "UTF8",
         "keepalives_idle": 30,
         "tcp_user_timeout": round(ANSWER_SECONDS * 1000),
     }
