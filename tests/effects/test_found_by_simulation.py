@@ -11,6 +11,7 @@ from streams.effects.asks import read_ask
 from streams.effects.memory import MemoryLedger
 from streams.effects.port import Ask, Key, Resolution, Settlement, Status, Word
 from streams.effects.subscriber.call import Call
+from streams.effects.subscriber.outcomes import How
 from streams.effects.subscriber.window import Message, Window
 from tests.effects.lab import Lab, virtual
 
@@ -63,7 +64,7 @@ def greeting() -> App:
 
 
 @virtual(greeting)
-async def test_a_call_that_is_stopped_before_its_first_step_tells_of_its_end(lab: Lab) -> None:
+async def test_a_call_that_is_stopped_before_its_first_step_tells_that_it_was_never_begun(lab: Lab) -> None:
     """Its key would stay held, and a frozen subscriber that comes back would never take the message up again."""
     parts, subscription = lab.subscriber().subscriber.parts, lab.app.subscriptions["greetings"]
     await lab.send("greetings", "Ada", key="k")
@@ -71,9 +72,11 @@ async def test_a_call_that_is_stopped_before_its_first_step_tells_of_its_end(lab
     message = Message(Window(record.partition, 1), record)
     message.effect, message.ask = read_ask(lab.app.name, "greetings", record, lab.codec)
     (verdict,) = await MemoryLedger(lab.clock).claim([message.ask], "s9", 30)
-    ends: list[Any] = []
-    call = Call(parts, subscription, message, verdict, lambda _, end: ends.append(end))
-    call.start()
-    call.leave()
-    await asyncio.sleep(0.1)
-    assert ends == [None]
+    hows: list[Any] = []
+    for word in (Word.CARRY_OUT, Word.LOOK_UP):
+        call = Call(parts, subscription, message, verdict._replace(word=word), lambda _, end: hows.append(end.how))
+        call.start()
+        call.leave()
+        await asyncio.sleep(0.1)
+    assert hows == [How.NOT_DONE, How.UNCLEAR]
+    assert lab.app.calls == ["Ada"], "the subscriber itself has called it, and nobody else"

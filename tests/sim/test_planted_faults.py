@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from streams.kernel.retry import judge
+from streams.testing.sim.options import Options
 from streams.testing.sim.run import simulate
 from tests.sim.planted.faults import FAULTS
-from tests.sim.planted.find import DOCUMENT, MARK, load, seeds_for, table, violations
+from tests.sim.planted.find import DOCUMENT, MARK, load, options_for, table, violations
 from tests.sim.planted.in_commits import KAFKAS_FENCE
 from tests.sim.planted.planting import Edit, Fault, Stale, plant, planted
 
@@ -34,18 +35,18 @@ FIND = "python -m tests.sim.planted.find"
 
 
 @cache
-def without_fault(seed: int) -> tuple[str, ...]:
-    return simulate(seed).violations
+def without_fault(seed: int, options: Options) -> tuple[str, ...]:
+    return simulate(seed, options).violations
 
 
 def by_the_simulator(fault: Fault) -> Callable[[], None]:
     def test() -> None:
         known = KNOWN[fault.name]
         # Another Python or a change of the engine makes other histories of the same seeds, so more are tried.
-        seeds = (*known.seeds, *seeds_for(fault, range(1, SEEDS_MAX + 1)))
+        seeds = (*known.seeds, *range(1, SEEDS_MAX + 1))
         found = next((seed for seed in seeds if violations(fault, seed)), None)
         assert found is not None, f"neither the seeds {known.seeds} nor 1 to {SEEDS_MAX} find it: {FIND} {fault.name}"
-        assert without_fault(found) == (), "the seed shows nothing about the fault"
+        assert without_fault(found, options_for(fault)) == (), "the seed shows nothing about the fault"
 
     return pytest.mark.timeout(SECONDS_MAX)(test)
 

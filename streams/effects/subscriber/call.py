@@ -172,7 +172,10 @@ class Call:
         end: End | None = None
         try:
             if self._context.cancelled:
-                raise asyncio.CancelledError
+                # Nobody need look up what was never begun; after an earlier call, the look-up is still to come.
+                failure = Failure("retryable", "NOT_BEGUN", "the subscriber stopped before it began")
+                end = End(How.UNCLEAR if self.looking else How.NOT_DONE, failure=failure, after=0.0)
+                return
             end = await (self._look_up() if self.looking else self._carry_out())
         except asyncio.CancelledError as error:
             if self._late and not self._left:
