@@ -52,6 +52,12 @@ class StockCommits(driver.Consumer):
 AT_WORK, LAST_GOOD = 5, 11  # the offsets of "good 1" and "good too 2" in the story
 
 
+class StockSeek(driver.Consumer):
+    """Faust goes back to the committed offset after a rebalance, and nowhere where there is none."""
+
+    seek_to_committed = stock.Consumer.seek_to_committed
+
+
 def reader(
     kafka: Kafka, topic: str, consumer: type, *, id: str = "", at_work: bytes = b"", **settings: Any
 ) -> tuple[faust.App, list[bytes]]:
@@ -131,6 +137,22 @@ async def test_what_is_still_at_work_is_not_committed_only_with_the_cure(
         for _ in range(3):
             await app.consumer.commit()
         assert (committed(kafka, app.conf.id, topic) > AT_WORK) is skipped
+
+
+@pytest.mark.parametrize(("consumer", "times"), [(driver.Consumer, 2), (StockSeek, 1)])
+@in_loop
+async def test_before_the_first_commit_a_rebalance_goes_back_to_the_start_only_with_the_cure(
+    kafka: Kafka, consumer: type, times: int
+) -> None:
+    """Faust drops what it has fetched in a rebalance, and goes back; what it does not go back for is lost."""
+    topic = story(kafka)
+    app, seen = reader(kafka, topic, consumer, broker_commit_interval=1000)
+    async with serving(app):
+        await until(lambda: len(seen) == 6)
+        await app.consumer.perform_seek()
+        await until(lambda: len(seen) >= 6 * times)
+        await asyncio.sleep(1)
+        assert len(seen) == 6 * times
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from faust.serializers import codecs
+from mode.utils.queues import FlowControlEvent, FlowControlQueue
 
 from streams.effects.faust import CODECS, make_app, make_view, register_codecs
 from streams.effects.faust.pages import counts_page, run_page
+from streams.effects.faust.service import SteadyFlow
 from streams.effects.faust.views import INCOMPLETE, View, ViewCodec, fold, shown, status
 from streams.errors import UsageError, WireError
 from streams.kernel import bodies as ev
@@ -162,6 +164,21 @@ def test_settings_that_would_lose_messages_are_refused() -> None:
 def test_several_brokers_are_faust_s_list() -> None:
     app = make_app("a", "kafka://one:9092,two:9093")
     assert [str(url) for url in app.conf.broker] == ["kafka://one:9092", "kafka://two:9093"]
+
+
+@pytest.mark.parametrize(("flow", "kept"), [(SteadyFlow, 1), (FlowControlEvent, 0)])
+def test_resuming_a_flow_that_runs_empties_no_queue_only_with_the_cure(flow: type, kept: int) -> None:
+    """Faust does so at the end of a restore, when messages may have been delivered already."""
+    control = flow()
+    control.resume()
+    queue: Any = FlowControlQueue(flow_control=control, clear_on_resume=True)
+    queue.put_nowait("a message")
+    control.resume()
+    assert queue.qsize() == kept
+    control.suspend()
+    control.resume()
+    assert queue.qsize() == 0
+    assert isinstance(make_app("a", LOCAL).flow_control, SteadyFlow)
 
 
 def test_the_pages_listen_on_this_machine_only_and_faust_serves_none_of_its_own() -> None:

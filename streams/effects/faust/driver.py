@@ -111,8 +111,10 @@ class Consumer(stock.Consumer):
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Where to go on. Raises `LogDamaged` where messages that were never taken are gone from the topic."""
         committed = await super().seek_to_committed()
+        self._passed.clear()
         known: Mapping[TP, int | None] = committed  # None where the group has never been
-        places = {tp: offset for tp, offset in known.items() if offset is not None and offset >= 0}
+        places = {tp: offset for tp, offset in known.items() if offset is not None and offset > 0}
+        await self._seek_to_start([tp for tp in known if tp not in places])
         starts = await self.earliest_offsets(*places) if places else {}
         for tp, offset in places.items():
             if offset < starts[tp]:
@@ -120,6 +122,16 @@ class Consumer(stock.Consumer):
                 await self.crash(error)
                 raise error  # else Faust would go on, from the first message that is left
         return committed
+
+    async def _seek_to_start(self, places: list[TP]) -> None:
+        """Where nothing was committed, begin at the start.
+
+        aiokafka leaves the position of such a partition as it is, and Faust drops what it has fetched while the flow
+        was stopped: in a group's first seconds a rebalance would lose it.
+        """
+        fresh = [tp for tp in places if self.app.topics.acks_enabled_for(tp.topic)]
+        if fresh:
+            await self.seek_wait(await self.earliest_offsets(*fresh))
 
     def _forget(self, revoked: Iterable[TP]) -> None:
         for tp in revoked:
