@@ -21,6 +21,10 @@ VALUE_UNREADABLE = "VALUE_UNREADABLE"
 KEY_CONFLICT = "KEY_CONFLICT"
 
 
+_AT_MAX = 250_000_000_000_000_000
+"""In the year 9892: no date that Python knows lies far beyond it."""
+
+
 class Asked(NamedTuple):
     """A message, and its ask."""
 
@@ -76,6 +80,8 @@ def _misfit(effect: str, record: Record, message: EffectMessage) -> str:
         return "its key is not the id of its run, so it is out of order with the run's others: write both the same"
     if not _surely_fits(message) and (flaw := _flaw(message)):
         return flaw
+    if not 0 <= message.at <= _AT_MAX:
+        return f"its time, {message.at}, is not in microseconds since 1970"
     return "it asks for a reply and names no op" if message.attempt > 0 and not message.op else ""
 
 
