@@ -113,8 +113,11 @@ async def test_reading_ahead_of_a_pinned_offset_ends_at_the_window(lab: Lab) -> 
 async def test_reading_ahead_ends_at_the_bytes(lab: Lab) -> None:
     runs = runs_of(0, 40)
     lab.app.does = lambda ctx, text: pause(50.0, text)
-    for run in runs:
-        await lab.send("mails", run + "x" * 10_000, run=run)
+    for number, run in enumerate(runs):
+        if number % 2:
+            await lab.send("mails", run, run=run, headers=(("large", b"x" * 10_000),))
+        else:
+            await lab.send("mails", run + "x" * 10_000, run=run)
     lab.subscriber(bytes_max=100_000, poll_records=5)
     await asyncio.sleep(20)
     assert 10 <= len(lab.app.calls) <= 16
