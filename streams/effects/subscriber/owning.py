@@ -90,12 +90,7 @@ class Owning:
         self._stop_opening([window.number])
         self.windows[window.number] = window
         task = self._opening[window.number] = asyncio.create_task(self._open_until_done(window, refused))
-        task.add_done_callback(self._opening_ended)
-
-    def _opening_ended(self, task: asyncio.Task[None]) -> None:
-        """What no branch of it knows is a mistake in the program: silent, the partition would hang."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._station.parts.fail(error)
+        self._station.parts.watch(task)
 
     def _stop_opening(self, numbers: Iterable[int]) -> None:
         for number in numbers:
