@@ -407,6 +407,8 @@ class TestHandlers(PostgresConfig):
             connection.row_factory = psycopg.rows.dict_row
             await connection.execute("SET LOCAL DateStyle = 'SQL'")
             await connection.execute("SET LOCAL timezone = 'Asia/Shanghai'")
+            await connection.execute("SET search_path TO pg_catalog")
+            await connection.execute("SET LOCAL search_path TO information_schema")
             return [done(verdict) for verdict in verdicts]
 
         for name in ("a", "b", "c"):
