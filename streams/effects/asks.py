@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ VALUE_UNREADABLE = "VALUE_UNREADABLE"
 KEY_CONFLICT = "KEY_CONFLICT"
 
 
+_PLACE = re.compile(rb"[0-9]{1,10}@[0-9]{1,19}")
 _AT_MAX = 250_000_000_000_000_000
 """In the year 9892: no date that Python knows lies far beyond it."""
 
@@ -104,7 +106,8 @@ def _flaw(message: EffectMessage) -> str:
 
 
 def _resent(record: Record) -> str:
+    """The place of the dead letter; what a foreign producer has written there instead opens nothing."""
     for name, value in record.headers:
-        if name == SENT_BACK and value:
-            return value.decode("utf-8", "backslashreplace")
+        if name == SENT_BACK and value and _PLACE.fullmatch(value):
+            return value.decode()
     return ""

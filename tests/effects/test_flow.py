@@ -240,6 +240,17 @@ async def test_a_dead_letter_that_is_sent_back_is_carried_out_once_more(lab: Lab
 
 
 @virtual(mailing())
+async def test_a_mark_of_a_re_send_that_names_no_letter_opens_nothing(lab: Lab) -> None:
+    lab.app.does = lambda ctx, text: (_ for _ in ()).throw(Fail("NO"))
+    for mark in (b"7", b"later", b"\xff", b"0@" + b"9" * 5_000, b"0@" + b"8" * 5_000):
+        await lab.send("mails", "x", key="k", effect_id="r1@0/1", headers=((SENT_BACK, mark),))
+    lab.subscriber()
+    await lab.finished("mails")
+    assert len(lab.app.calls) == 1
+    assert (await lab.entry("mails", "k")).resent == ""
+
+
+@virtual(mailing())
 async def test_what_an_operator_resolves_is_answered_when_its_letter_is_sent_back(lab: Lab) -> None:
     lab.app.does = lambda ctx, text: (_ for _ in ()).throw(OSError("?"))
     sent = await lab.send("mails", "a", attempt=1)
