@@ -250,7 +250,7 @@ async def test_a_strict_subscriber_ends_where_a_partition_is_refused(lab: Lab) -
     await lab.log.rewind_group(group, topic, {0: 7})
     running = lab.subscriber(strict=True)
     running.expected = True
-    with pytest.raises(LogDamaged):
+    with pytest.raises(LogDamaged, match=r"everything below 7, but .*mails ends at 0: .* made again"):
         await running.task
 
 
