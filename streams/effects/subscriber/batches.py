@@ -243,7 +243,26 @@ class Batches:
     async def _transact(self, part: list[Message], body: Any) -> list[Verdict]:
         parts = self._station.parts
         asks = [message.ask for message in part]
-        return await parts.ask_ledger(lambda: parts.ledger.transact(asks, parts.owner, body))
+
+        async def transact() -> list[Verdict]:
+            timeout = self._station.subscription.policy.timeout
+            if self._station.subscription.is_async or timeout is None:
+                return await parts.ledger.transact(asks, parts.owner, body)
+            late = asyncio.get_running_loop().call_later(timeout, self._tell_late, part, timeout)
+            try:
+                return await parts.ledger.transact(asks, parts.owner, body)
+            finally:
+                late.cancel()
+
+        return await parts.ask_ledger(transact)
+
+    def _tell_late(self, part: list[Message], seconds: float) -> None:
+        """An async handler is cancelled; a plain one runs in the ledger's thread, and all else waits for it."""
+        self._station.parts.observer.message(
+            f"effect {self._station.name}: a transaction of {len(part)} messages, the first of them "
+            f"{part[0].ask.effect_id}, has taken longer than {seconds:g} s. Its handler is a plain function, which "
+            "cannot be stopped: everything that uses this ledger waits until it ends"
+        )
 
     async def _set_apart(self, message: Message, end: End) -> None:
         """Everything of it was rolled back: its outcome is written alone."""

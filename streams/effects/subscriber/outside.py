@@ -46,6 +46,7 @@ class OutsideCalls:
         self._asking = 0
         self._begin_until = 0.0
         """After this nothing is begun under the claims that were asked for last."""
+        self._was_late = False
         self._ended: deque[_Ended] = deque()
         self._settling = 0
         self._to_settle = asyncio.Event()
@@ -118,6 +119,8 @@ class OutsideCalls:
     def _begin(self, message: Message, verdict: Verdict) -> None:
         station = self._station
         late = station.parts.clock.monotonic() > self._begin_until  # frozen meanwhile: others may be about to take over
+        if late:
+            self._tell_late()
         if late or station.closing or not message.window.open:
             self._give_back(message, verdict)
             return
@@ -125,6 +128,16 @@ class OutsideCalls:
         call = Call(station.parts, station.subscription, message, verdict, self._call_ended)
         self._calls[message] = call
         call.start()
+
+    def _tell_late(self) -> None:
+        if not self._was_late:  # said once: where it is so always, nothing would ever be begun, in silence
+            self._was_late = True
+            lease = self._station.parts.settings.lease_seconds
+            self._station.parts.observer.message(
+                f"effect {self._station.name}: claims came back when half of their lease of {lease:g} s was over, so "
+                "nothing was begun under them: the ledger is slow, or this process was frozen. Where it stays so, give "
+                "claims a longer lease"
+            )
 
     def _give_back(self, message: Message, verdict: Verdict) -> None:
         """It was not begun: whoever asks next may begin at once."""
