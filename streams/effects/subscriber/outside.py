@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streams.effects.port import Claim, Entry, Settlement, Status, Verdict, Word
+from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import Call
 from streams.effects.subscriber.outcomes import End, settlement_of
 from streams.runtime import crash
@@ -42,6 +43,7 @@ class OutsideCalls:
 
     def __init__(self, station: Station) -> None:
         self._station = station
+        self._ahead = Ahead(station)
         self._calls: dict[Message, Call] = {}
         self._asking = 0
         self._begin_until = 0.0
@@ -74,9 +76,13 @@ class OutsideCalls:
                 station.wake.clear()
                 continue
             self._asking = len(batch)
-            verdicts = await parts.ask_ledger(lambda: self._claim(batch))  # noqa: B023 - awaited here
+            if self._ahead.rewinding:
+                batch = await self._without_known(batch)
+            if batch:
+                verdicts = await parts.ask_ledger(lambda: self._claim(batch))  # noqa: B023 - awaited here
+                self._asking = 0
+                await self._act(batch, verdicts)
             self._asking = 0
-            await self._act(batch, verdicts)
             await asyncio.sleep(0)
 
     async def _claim(self, batch: list[Message]) -> list[Verdict]:
@@ -98,6 +104,23 @@ class OutsideCalls:
                 batch.append(message)
         return batch
 
+    async def _without_known(self, batch: list[Message]) -> list[Message]:
+        """Pass over what is known of these and of those behind them; return what is the next of its run."""
+        station, room = self._station, self._station.parts.settings.claims_max - len(batch)
+        looked_at: list[Message] = []
+        for first in batch:
+            found = with_followers(station, first, room)
+            room -= len(found) - 1
+            looked_at += found
+        left = await self._ahead.without_known(looked_at)
+        ready: list[Message] = []
+        for message in left:
+            if message.window.queue_of(message)[0] is message:
+                ready.append(message)
+            else:
+                station.release(message)
+        return ready
+
     async def _act(self, batch: list[Message], verdicts: list[Verdict]) -> None:
         station = self._station
         waits: list[tuple[Message, Verdict]] = []
@@ -111,8 +134,7 @@ class OutsideCalls:
             else:
                 known += verdict.word is not Word.CONFLICT
                 station.known(message, verdict)
-        if known:
-            station.parts.observer.effects_known(station.name, known)
+        self._ahead.told(len(batch), known)
         if waits:
             await self._wait(waits)
 
