@@ -49,6 +49,8 @@ _MADE_BY = "`streams subscribe MODULE:APP --ledger …` makes them, or brings th
 
 async def migrate(connection: AsyncConnection[Any], url: str) -> None:
     """Bring the tables up to date, in one transaction; who comes meanwhile waits for it and finds it done."""
+    if await _version_if_any(connection) == VERSION:
+        return  # a user who may not create tables is enough for all that comes later
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
@@ -63,13 +65,17 @@ async def migrate(connection: AsyncConnection[Any], url: str) -> None:
 
 async def check(connection: AsyncConnection[Any], url: str) -> None:
     """Raise LedgerMismatch unless the tables are those that this release writes."""
-    cursor = await connection.execute("SELECT to_regclass('streams_ledger_version') IS NOT NULL")
-    row = await cursor.fetchone()
-    found = await _version(connection) if row is not None and row[0] else 0
+    found = await _version_if_any(connection)
     _refuse_newer(found, url)
     if found < VERSION:
         what = f"has tables of version {found}" if found else "has no tables of a ledger"
         raise LedgerMismatch(f"{url} {what}, this release of streams writes version {VERSION}: {_MADE_BY}")
+
+
+async def _version_if_any(connection: AsyncConnection[Any]) -> int:
+    cursor = await connection.execute("SELECT to_regclass('streams_ledger_version') IS NOT NULL")
+    row = await cursor.fetchone()
+    return await _version(connection) if row is not None and row[0] else 0
 
 
 async def _version(connection: AsyncConnection[Any]) -> int:
