@@ -11,6 +11,7 @@ from streams.effects.port import Claim, Entry, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import Call
 from streams.effects.subscriber.outcomes import End, settlement_of
+from streams.effects.subscriber.settings import LEASE_SHARE
 from streams.runtime import crash
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ _GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 _END_SECONDS = 1.0
-_LEASE_SHARE = 0.5
-"""Of a lease, within which a handler is begun or not at all."""
 
 
 class _Ended:
@@ -88,7 +87,7 @@ class OutsideCalls:
     async def _claim(self, batch: list[Message]) -> list[Verdict]:
         parts = self._station.parts
         lease = parts.settings.lease_seconds
-        self._begin_until = parts.clock.monotonic() + lease * _LEASE_SHARE
+        self._begin_until = parts.clock.monotonic() + lease * LEASE_SHARE
         return await parts.ledger.claim([message.ask for message in batch], parts.owner, lease)
 
     def _take(self) -> list[Message]:
