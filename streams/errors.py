@@ -40,6 +40,7 @@ Evicted(BaseException)       the run left this worker's memory; nothing of it ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 __all__ = [
@@ -139,10 +140,11 @@ class Fail(StreamsError):
 class TryAgain(StreamsError):
     """Raised by a subscriber: the effect was surely not carried out, and is tried again by its retry policy.
 
-    `after`: in so many seconds, where the other side has said when. Any other exception leaves it uncertain.
+    `after`: in how many seconds, or a timedelta, where the other side has said when. Any other exception leaves it
+    uncertain.
     """
 
-    def __init__(self, message: str = "", after: float | None = None) -> None:
+    def __init__(self, message: str = "", after: float | timedelta | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.after = after

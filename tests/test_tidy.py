@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
         "runtime.topics",
     },
     "client": {"kernel", "authoring", "wire", "log.port"},
-    "ops": ENGINE,
+    "ops": {*ENGINE, "effects.rules"},
     "testing": {*ENGINE, "log.memory", "effects.asks", "effects.memory", "effects.rules", "ops"},  # no real adapters
     "dev": set(),
     "cli": {"*"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -19,6 +20,11 @@ __all__ = ["EFFECT_UNREADABLE", "KEY_CONFLICT", "VALUE_UNREADABLE", "Asked", "Un
 EFFECT_UNREADABLE = "EFFECT_UNREADABLE"
 VALUE_UNREADABLE = "VALUE_UNREADABLE"
 KEY_CONFLICT = "KEY_CONFLICT"
+
+
+_PLACE = re.compile(rb"[0-9]{1,10}@[0-9]{1,19}")
+_AT_MAX = 250_000_000_000_000_000
+"""In the year 9892: no date that Python knows lies far beyond it."""
 
 
 class Asked(NamedTuple):
@@ -76,6 +82,8 @@ def _misfit(effect: str, record: Record, message: EffectMessage) -> str:
         return "its key is not the id of its run, so it is out of order with the run's others: write both the same"
     if not _surely_fits(message) and (flaw := _flaw(message)):
         return flaw
+    if not 0 <= message.at <= _AT_MAX:
+        return f"its time, {message.at}, is not in microseconds since 1970"
     return "it asks for a reply and names no op" if message.attempt > 0 and not message.op else ""
 
 
@@ -98,7 +106,8 @@ def _flaw(message: EffectMessage) -> str:
 
 
 def _resent(record: Record) -> str:
+    """The place of the dead letter; what a foreign producer has written there instead opens nothing."""
     for name, value in record.headers:
-        if name == SENT_BACK and value:
-            return value.decode("utf-8", "backslashreplace")
+        if name == SENT_BACK and value and _PLACE.fullmatch(value):
+            return value.decode()
     return ""

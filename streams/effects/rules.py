@@ -5,7 +5,7 @@ from __future__ import annotations
 from streams.effects.port import Ask, Claim, Entry, Outcome, Resolution, Settlement, Status, Verdict, Word
 from streams.errors import Refused
 
-__all__ = ["extend", "is_final", "judge", "published", "resolve", "settle"]
+__all__ = ["extend", "is_final", "is_given_up", "judge", "opens", "published", "resolve", "settle"]
 
 _SECOND_US = 1_000_000
 _OPEN_TO_OPERATORS = frozenset({Status.PARKED, Status.UNCERTAIN, Status.FAILED})
@@ -13,7 +13,17 @@ _OPEN_TO_OPERATORS = frozenset({Status.PARKED, Status.UNCERTAIN, Status.FAILED})
 
 def is_final(entry: Entry) -> bool:
     """Whether nothing happens to it any more by itself: done, or given up."""
-    return entry.status is Status.DONE or (entry.status is Status.FAILED and entry.due is None)
+    return entry.status is Status.DONE or is_given_up(entry)
+
+
+def is_given_up(entry: Entry) -> bool:
+    """Whether it surely was not carried out, and is not tried again by itself."""
+    return entry.status is Status.FAILED and entry.due is None
+
+
+def opens(entry: Entry, resent: str) -> bool:
+    """Whether the re-send of this letter leads to another try: one does, once, where it was given up."""
+    return is_given_up(entry) and _is_newer(resent, entry.resent)
 
 
 def judge(
@@ -51,7 +61,7 @@ def judge(
     current = entry
     if newer:
         current = entry._replace(epoch=ask.epoch, attempt=ask.attempt, place=ask.place, published=False)
-    if _is_newer(ask.resent, entry.resent) and entry.status is Status.FAILED and entry.due is None:
+    if opens(entry, ask.resent):
         current = current._replace(resent=ask.resent, due=now, deliveries=0, looks=0)
     verdict, changed = _granted(entry, current, owner, claim, lease_until, now)
     if verdict.word in (Word.CARRY_OUT, Word.LOOK_UP) and _is_newer(ask.resent, current.resent):
@@ -83,7 +93,7 @@ def _granted(
         return Verdict(Word.DONE, current), changed
     if current.status is Status.PARKED:
         return Verdict(Word.PARKED, current), changed
-    if current.status is Status.FAILED and current.due is None:
+    if is_given_up(current):
         return Verdict(Word.GIVEN_UP, current), changed
     if current.status is Status.CLAIMED and (current.lease_until or 0) > now:
         # Also for a newer attempt: a second call beside one under way could not be told apart by any look-up. It has

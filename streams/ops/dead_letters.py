@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from streams.client.reading import Progress, scan
 from streams.effects.port import Entry, Key, Ledger, Status
+from streams.effects.rules import is_given_up, opens
 from streams.errors import Refused, WireError
 from streams.kernel.commands import Unsupported
 from streams.log.port import Log, NewRecord, Record
@@ -204,11 +205,11 @@ class Post:
     async def _send(
         self, batch: list[Letter], counts: dict[str, int], told: Callable[[SentBack], None], *, again: bool
     ) -> None:
-        parked = await self._parked(batch)
+        entries = await self._entries(batch)
         records: list[NewRecord] = []
         sent: list[Letter] = []
         for letter in batch:
-            if refused := _flaw(letter, self._target) or _parked_text(letter, parked):
+            if refused := _flaw(letter, self._target) or _in_vain(letter, entries):
                 told(SentBack(letter, refused=refused))
                 counts["refused"] += 1
             elif letter.times and not again:
@@ -222,12 +223,12 @@ class Post:
             told(SentBack(letter, f"{record.topic}[{record.partition}]@{offset}"))
             counts["sent"] += 1
 
-    async def _parked(self, batch: list[Letter]) -> Mapping[Key, Entry]:
+    async def _entries(self, batch: list[Letter]) -> Mapping[str, Entry]:
+        """What the ledger knows, by idempotency key."""
         if self._ledger is None:
             return {}
         keys = {_key(self._topics.app, letter) for letter in batch if letter.message is not None}
-        found = await self._ledger.look(sorted(keys))
-        return {key: entry for key, entry in found.items() if entry.status is Status.PARKED}
+        return {key.key: entry for key, entry in (await self._ledger.look(sorted(keys))).items()}
 
     async def _record(self, letter: Letter) -> NewRecord:
         found = letter.letter
@@ -257,13 +258,21 @@ def _key(app: str, letter: Letter) -> Key:
     return Key(app, letter.effect, letter.message.idempotency_key)
 
 
-def _parked_text(letter: Letter, parked: Mapping[Key, Entry]) -> str:
-    for key in parked:
-        if letter.message is not None and letter.message.idempotency_key == key.key:
-            return (
-                "whether it was carried out is for a person to find out, and until then it stays parked: "
-                + resolve_line(key.operation, key.key)
-            )
+def _in_vain(letter: Letter, entries: Mapping[str, Entry]) -> str:
+    """Why the ledger would not have it tried again; empty where it would, or where it has the answer."""
+    entry = None if letter.message is None else entries.get(letter.message.idempotency_key)
+    if entry is None:
+        return ""
+    if entry.status is Status.PARKED:
+        return (
+            "whether it was carried out is for a person to find out, and until then it stays parked: "
+            + resolve_line(entry.key.operation, entry.key.key)
+        )
+    if is_given_up(entry) and not opens(entry, letter.place):
+        return (
+            "it was tried again for this letter, or for a later one, and given up once more: that has a letter of its "
+            "own, which opens it again"
+        )
     return ""
 
 

@@ -170,6 +170,23 @@ class TestHandlers(SqliteConfig):
         refused(self)
 
     @case
+    async def test_what_a_handler_does_to_its_connection_troubles_nobody_else(self, world: World):
+        ledger = await world.ledger()
+
+        def body(connection, verdicts):
+            connection.row_factory = lambda cursor, row: dict(
+                zip([name for name, *_ in cursor.description], row, strict=True)
+            )
+            assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+            connection.text_factory = bytes
+            return [done(verdict) for verdict in verdicts]
+
+        for name in ("a", "b"):
+            (verdict,) = await ledger.transact([ask(name)], "a", body)
+            assert verdict.entry.status is Status.DONE
+        assert (await ledger.look([ask("a").key]))[ask("a").key].status is Status.DONE
+
+    @case
     async def test_savepoints_are_the_handlers_own(self, world: World):
         ledger = await world.ledger()
 

@@ -89,6 +89,21 @@ def test_all_that_is_there_is_one_transaction(plain: bool) -> None:
     scenario()
 
 
+@virtual(bank(plain=True, timeout=20))
+async def test_a_plain_handler_that_takes_too_long_is_told_of_for_nobody_can_stop_it(lab: Lab) -> None:
+    class Slow(MemoryLedger):
+        async def transact(self, *args: Any) -> Any:
+            await asyncio.sleep(50)  # in a thread of its own, as sqlite's
+            return await super().transact(*args)
+
+    lab.ledger = Slow(lab.clock)
+    await fill(lab, 1)
+    running = lab.subscriber()
+    await lab.finished("bookings")
+    assert len(running.told.messages("has taken longer than 20 s. Its handler is a plain function")) == 1
+    assert (len(lab.app.calls), len(lab.ledger.tables)) == (1, 1)
+
+
 @virtual(bank(batch=7))
 async def test_a_batch_is_no_larger_than_asked_for(lab: Lab) -> None:
     lab.ledger = Counting(lab.clock)

@@ -117,8 +117,9 @@ async def test_f26_a_claim_whose_answer_comes_when_its_lease_is_nearly_over_is_n
     began = []
     lab.app.does = lambda ctx, text: began.append(lab.clock.monotonic()) or text
     sent = await lab.send("mails", "a", attempt=1)
-    lab.subscriber()
+    running = lab.subscriber()
     await lab.finished("mails")
+    assert len(running.told.messages("half of their lease of 30 s was over")) == 1
     assert Slow.claims == 2
     assert began[0] > 24.9
     entry = await lab.entry("mails", sent.key)

@@ -115,6 +115,33 @@ async def test_the_lost_answer_to_a_claim_is_no_unknown_outcome() -> None:
 
 
 @in_loop
+async def test_f26_a_claim_whose_answer_comes_when_its_lease_is_nearly_over_is_not_begun() -> None:
+    class Slow(MemoryLedger):
+        claims = 0
+
+        async def claim(self, *args: Any) -> Any:
+            found = await super().claim(*args)
+            Slow.claims += 1
+            await asyncio.sleep(0.2 if Slow.claims == 1 else 0)
+            return found
+
+    case = Case()
+    case.ledger = Slow(SystemClock())
+    case.carrier = case.make("one")
+    begun = []
+
+    async def done(ctx: Any, payload: dict) -> str:
+        begun.append((Slow.claims, ctx.delivery))
+        return "ok"
+
+    object.__setattr__(case.subscription, "function", done)
+    assert reply(await case.carry(effect(1))).value == b'"ok"'
+    assert len(begun) == 1
+    assert begun[0][0] > 1
+    assert begun[0][1] == 1
+
+
+@in_loop
 async def test_the_lost_answer_to_a_settlement_repeats_nothing() -> None:
     case = Case()
     case.ledger.lost = "settle"

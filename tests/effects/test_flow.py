@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from streams import App, EffectContext, Fail, Retry, TryAgain
+from streams.effects.memory import MemoryLedger
 from streams.effects.port import Key, Resolution, Status
 from streams.wire.headers import SENT_BACK
 from streams.wire.partitioner import partition_of
@@ -113,8 +114,11 @@ async def test_reading_ahead_of_a_pinned_offset_ends_at_the_window(lab: Lab) -> 
 async def test_reading_ahead_ends_at_the_bytes(lab: Lab) -> None:
     runs = runs_of(0, 40)
     lab.app.does = lambda ctx, text: pause(50.0, text)
-    for run in runs:
-        await lab.send("mails", run + "x" * 10_000, run=run)
+    for number, run in enumerate(runs):
+        if number % 2:
+            await lab.send("mails", run, run=run, headers=(("large", b"x" * 10_000),))
+        else:
+            await lab.send("mails", run + "x" * 10_000, run=run)
     lab.subscriber(bytes_max=100_000, poll_records=5)
     await asyncio.sleep(20)
     assert 10 <= len(lab.app.calls) <= 16
@@ -206,6 +210,40 @@ async def test_f17_rewinding_over_known_effects_repeats_nothing_and_writes_nothi
 
 
 @virtual(mailing())
+async def test_f17_a_rewind_over_many_effects_of_one_run_takes_few_questions_and_keeps_their_order(lab: Lab) -> None:
+    class Asked(MemoryLedger):
+        count = 0
+
+        async def claim(self, *args: Any) -> Any:
+            Asked.count += 1
+            return await super().claim(*args)
+
+        async def look(self, keys: Any) -> Any:
+            Asked.count += 1
+            return await super().look(keys)
+
+    lab.ledger = Asked(lab.clock)
+    expected = [f"m{number}" for number in range(600)]
+    for text in expected:
+        await lab.send("mails", text, key=text, attempt=1)
+    lab.subscriber()
+    await lab.finished("mails")
+    assert lab.app.calls == expected
+    await lab.running[0].stop()
+    for text in ("m200", "m400", "m401"):  # as a ledger that was restored from a backup has forgotten them
+        del lab.ledger._entries[Key("mailing", "mails", text)]
+    lab.app.does = lambda ctx, text: pause(1.0, text)
+    Asked.count = 0
+    await lab.rewind("mails")
+    running = lab.subscriber()
+    await lab.finished("mails")
+    assert lab.app.calls[600:] == ["m200", "m400", "m401"]
+    assert sum(what[2] for what in running.told.heard("effects_known")) == 597
+    assert Asked.count < 40
+    assert len(await lab.replies()) == 603
+
+
+@virtual(mailing())
 async def test_f17_a_message_that_comes_again_a_week_later_is_known(lab: Lab) -> None:
     await lab.send("mails", "a", effect_id="r1@0/mails.1", attempt=1)
     lab.subscriber(poll_seconds=600.0)
@@ -234,6 +272,17 @@ async def test_a_dead_letter_that_is_sent_back_is_carried_out_once_more(lab: Lab
     assert lab.app.calls == ["a", "a"]
     failed, done = await lab.replies()
     assert (failed.error[1], done.error) == ("NO", None)
+
+
+@virtual(mailing())
+async def test_a_mark_of_a_re_send_that_names_no_letter_opens_nothing(lab: Lab) -> None:
+    lab.app.does = lambda ctx, text: (_ for _ in ()).throw(Fail("NO"))
+    for mark in (b"7", b"later", b"\xff", b"0@" + b"9" * 5_000, b"0@" + b"8" * 5_000):
+        await lab.send("mails", "x", key="k", effect_id="r1@0/1", headers=((SENT_BACK, mark),))
+    lab.subscriber()
+    await lab.finished("mails")
+    assert len(lab.app.calls) == 1
+    assert (await lab.entry("mails", "k")).resent == ""
 
 
 @virtual(mailing())

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from streams import App, EffectContext, Fail, Found, NotFound, Retry, TryAgain, Unknown
 from streams.effects.port import Status
@@ -166,6 +170,40 @@ async def test_try_again_may_say_when(lab: Lab) -> None:
     assert 39.9 < times[1] - times[0] < 41
     assert times[2] - times[1] < 2.1
     assert (await lab.replies())[0].error is None
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(
+    ("after", "soonest", "latest"),
+    [
+        (timedelta(seconds=40), 39.9, 41.0),
+        (timedelta(seconds=-40), 0.0, 0.5),
+        (10**400, 366 * 86_400.0, math.inf),
+        ("40", 0.5, 1.1),
+        (float("inf"), 0.5, 1.1),
+    ],
+)
+def test_try_again_may_say_when_in_any_form(after: Any, soonest: float, latest: float, transactional: bool) -> None:
+    @virtual(shop(transactional=transactional))
+    async def scenario(lab: Lab) -> None:
+        times = []
+
+        def does(ctx: EffectContext, charge: Charge) -> Payment:
+            times.append(asyncio.get_running_loop().time())
+            raise TryAgain("busy", after=after)
+
+        lab.app.provider.does = does
+        await lab.send("charges", Charge("o1", 5), key="k")
+        lab.subscriber()
+        if latest < math.inf:
+            await lab.until(lambda: len(times) > 1)
+            assert soonest <= times[-1] - times[0] <= latest
+        else:
+            await lab.until(lambda: times)
+            await asyncio.sleep(1)
+            assert ((await lab.entry("charges", "k")).due or 0) > lab.clock.now_us() + 365 * 86_400 * 1_000_000
+
+    scenario()
 
 
 @virtual(shop(retry=Retry(max_attempts=2, initial=0.1, on_exhausted="park")))

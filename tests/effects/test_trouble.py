@@ -48,6 +48,8 @@ GOOD = EffectMessage("r1@0/mails.9", "r1", "mails", b'"hi"', "key-9", 1, 1, "w",
         (b"r1", GOOD._replace(idempotency_key="a\0b"), "idempotency_key must not hold control characters"),
         (b"r1", GOOD._replace(effect_id="x" * 2_000), "effect_id takes 2,000 bytes"),
         (b"r1", GOOD._replace(op=""), "names no op"),
+        (b"r1", GOOD._replace(at=2**62), "not in microseconds since 1970"),
+        (b"r1", GOOD._replace(at=-1), "not in microseconds since 1970"),
     ],
 )
 def test_an_unreadable_record_goes_to_the_dead_letters_and_others_go_on(key: Any, value: Any, words: str) -> None:
@@ -248,7 +250,7 @@ async def test_a_strict_subscriber_ends_where_a_partition_is_refused(lab: Lab) -
     await lab.log.rewind_group(group, topic, {0: 7})
     running = lab.subscriber(strict=True)
     running.expected = True
-    with pytest.raises(LogDamaged):
+    with pytest.raises(LogDamaged, match=r"everything below 7, but .*mails ends at 0: .* made again"):
         await running.task
 
 

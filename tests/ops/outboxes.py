@@ -71,10 +71,10 @@ class Shop:
         end = (await self.log.span(topic, where)).end
         await self.log.rewind_group(TOPICS.subscribers(EFFECT), topic, {where: end})
 
-    async def entry(self, sent: EffectMessage, status: Status, **more: Any) -> Entry:
+    async def entry(self, sent: EffectMessage, status: Status, *, resent: str = "", **more: Any) -> Entry:
         """What a subscriber has settled."""
         key = Key(APP, EFFECT, sent.idempotency_key)
-        ask = Ask(key, b"hash", sent.effect_id, sent.run_id, sent.op, sent.epoch, sent.attempt, "0@0")
+        ask = Ask(key, b"hash", sent.effect_id, sent.run_id, sent.op, sent.epoch, sent.attempt, "0@0", resent)
         (verdict,) = await self.ledger.claim([ask], "host/1", 60)
         error = None if status is Status.DONE else Failure("unknown", "OUTCOME_UNKNOWN", "who knows")
         settlement = Settlement(key, verdict.entry.claim, status, error=error)._replace(**more)

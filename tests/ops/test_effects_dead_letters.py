@@ -132,6 +132,23 @@ def test_the_ledger_keeps_what_a_person_must_find_out_from_going_back() -> None:
     play(story)
 
 
+def test_a_letter_that_the_ledger_has_opened_before_is_not_sent_back_in_vain() -> None:
+    async def story(shop: Shop) -> None:
+        for _ in range(2):
+            await shop.set_aside(message("o-1"), 0)
+        home = shop.partition("o-1")
+        await shop.entry(message("o-1"), Status.FAILED, resent=f"{home}@0")
+        first, second = await sent_back(Post(shop.log, TOPICS, EFFECT, shop.ledger), again=True)
+        assert "has a letter of its own" in first.refused
+        assert (second.letter.place, bool(second.place)) == (f"{home}@1", True)
+        await shop.entry(message("o-2"), Status.DONE, resent=f"{shop.partition('o-2')}@0")
+        await shop.set_aside(message("o-2"), 0)
+        (done,) = await sent_back(Post(shop.log, TOPICS, EFFECT, shop.ledger), Which("o-2"), again=True)
+        assert done.place  # it is answered once more
+
+    play(story)
+
+
 def test_a_command_goes_back_to_the_partition_of_its_run_under_the_id_of_its_first_place() -> None:
     async def story(shop: Shop) -> None:
         home = shop.partition("o-1")

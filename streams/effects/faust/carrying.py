@@ -15,6 +15,7 @@ from streams.effects.subscriber.call import Call
 from streams.effects.subscriber.letters import Letters, outcome_of, owes
 from streams.effects.subscriber.outcomes import End, is_over, settlement_of
 from streams.effects.subscriber.parts import Parts
+from streams.effects.subscriber.settings import LEASE_SHARE
 from streams.effects.subscriber.window import Message, Window
 from streams.kernel.bodies import Failure
 from streams.log.port import NewRecord, Record
@@ -84,11 +85,17 @@ class Carrier:
     async def _try(self, message: Message, record: Record) -> Carried | float:
         """Claim, and do what the ledger says: the end of it, or the seconds until the next try."""
         parts = self._parts
-        seconds = parts.settings.lease_seconds
-        (verdict,) = await parts.ask_ledger(lambda: parts.ledger.claim([message.ask], parts.owner, seconds))
+        seconds, begin_until = parts.settings.lease_seconds, 0.0
+
+        async def claim() -> list[Verdict]:
+            nonlocal begin_until
+            begin_until = parts.clock.monotonic() + seconds * LEASE_SHARE
+            return await parts.ledger.claim([message.ask], parts.owner, seconds)
+
+        (verdict,) = await parts.ask_ledger(claim)
         match verdict.word:
             case Word.CARRY_OUT | Word.LOOK_UP:
-                return await self._granted(message, record, verdict)
+                return await self._granted(message, record, verdict, late=parts.clock.monotonic() > begin_until)
             case Word.WAIT:
                 return await self._wait(verdict)
             case Word.CONFLICT:
@@ -101,10 +108,10 @@ class Carrier:
             return Carried()
         return self._finished(message, record, entry.status, entry.response, entry.error)
 
-    async def _granted(self, message: Message, record: Record, verdict: Verdict) -> Carried | float:
+    async def _granted(self, message: Message, record: Record, verdict: Verdict, *, late: bool) -> Carried | float:
         entry = verdict.entry
         self._answered.add(entry.claim)
-        if self._closing.is_set():
+        if late or self._closing.is_set():
             await self._settle(_returned(entry))
             return 0.0
         crash.passing("effect.claimed", self._name)

@@ -110,6 +110,8 @@ class PostgresLedger:
                 now = await _still_in(connection, claimed.begun)
                 changes = batch.concluded(claimed.verdicts, claimed.changes, settlements, now)
                 async with connection.pipeline():
+                    # A handler may have looked for its own tables in another schema, where the ledger's are not.
+                    await connection.execute("RESET search_path")
                     await statements.write(connection, changes.values())
                     await statements.delete(connection, claimed.inserted - changes.keys())
             return batch.with_entries(claimed.verdicts, changes)

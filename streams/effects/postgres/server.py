@@ -41,6 +41,8 @@ _COMING_UP = (
 )
 _PASSING = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable, psycopg.OperationalError)
 """Errors that pass: a server that is away, a deadlock, a lock that was waited for in vain."""
+_OF_THE_SERVER = ("40", "53", "57P", "58")
+"""How codes of errors begin that no statement is to blame for: a deadlock, a full disk, a server that goes down."""
 
 
 def shown(url: str) -> str:
@@ -172,9 +174,13 @@ class Server:
         except psycopg.Error as error:
             raise self.translated(error) from error
 
-    def passes(self, error: BaseException, connection: Connection) -> bool:
-        """Whether it came of the server, not of the statement: what was begun is rolled back and may be repeated."""
-        return connection.closed or isinstance(error, _PASSING)
+    def passes(self, error: psycopg.Error, connection: Connection) -> bool:
+        """Whether it came of the server, not of a handler's statement: what was begun is rolled back and repeated.
+
+        Not all that passes elsewhere: a handler's statement that takes too long, that waits for a lock in vain or whose
+        value no index takes fails at each try, and would hold up all others if it were taken for a server that is away.
+        """
+        return connection.closed or (error.sqlstate or "").startswith(_OF_THE_SERVER)
 
     def translated(self, error: psycopg.Error) -> LedgerError | UsageError:
         """The error of `streams` that says what the caller must do about one of the server's."""

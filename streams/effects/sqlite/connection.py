@@ -81,6 +81,7 @@ def in_hand(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
         raise HandlerRaised(error) from error
     finally:
         connection.set_authorizer(None)
+        connection.row_factory, connection.text_factory = None, str  # the ledger reads rows by their places
 
 
 def _allow(action: int, operation: str | None, *_: str | None) -> int:

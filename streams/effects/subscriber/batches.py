@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from streams.effects import rules
 from streams.effects.asks import VALUE_UNREADABLE
 from streams.effects.port import Entry, Settlement, Status, Verdict, Word
+from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of
 from streams.effects.subscriber.outcomes import End, How, settlement_of
 from streams.errors import LedgerMismatch, Refused, UsageError, ValueUnreadable
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches"]
 
-_OVER = frozenset({Word.DONE, Word.GIVEN_UP, Word.PARKED})
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 
@@ -129,8 +127,7 @@ class Batches:
     def __init__(self, station: Station) -> None:
         self._station = station
         self._busy = 0
-        self._rewinding = False
-        """The last messages were known, so the next ones may be: they are looked at before anything is locked."""
+        self._ahead = Ahead(station)
 
     def loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """More transactions beside the first: while one waits for the database, another one works.
@@ -173,38 +170,11 @@ class Batches:
             first = station.ready.popleft()
             if not first.window.open or first.asked or not station.hold(first):
                 continue
-            batch.append(first)
-            for message in islice(first.window.queue_of(first), 1, limit - len(batch) + 1):
-                if message.ask.key in station.held:
-                    break
-                station.hold(message)
-                batch.append(message)
+            batch += with_followers(station, first, limit - len(batch) - 1)
         return batch
 
-    async def _without_known(self, batch: list[Message]) -> list[Message]:
-        """Finish what a plain look at the ledger shows as over; return the others, in their order."""
-        station, parts = self._station, self._station.parts
-        entries = await parts.ask_ledger(lambda: parts.ledger.look([message.ask.key for message in batch]))
-        left: list[Message] = []
-        stuck: set[int] = set()
-        for message in batch:
-            entry, queue = entries.get(message.ask.key), id(message.window.queue_of(message))
-            verdict = None if entry is None or queue in stuck else _over(entry, message)
-            if verdict is None:
-                stuck.add(queue)
-                left.append(message)
-            else:
-                station.known(message, verdict)
-        self._told_known(len(batch), len(batch) - len(left))
-        return left
-
-    def _told_known(self, count: int, known: int) -> None:
-        self._rewinding = 2 * known > count
-        if known:
-            self._station.parts.observer.effects_known(self._station.name, known)
-
     async def _carry_out(self, batch: list[Message]) -> None:
-        to_do = deque([await self._without_known(batch) if self._rewinding else batch])
+        to_do = deque([await self._ahead.without_known(batch) if self._ahead.rewinding else batch])
         while to_do:
             part = self._in_order(to_do.popleft())
             if not part:
@@ -243,7 +213,26 @@ class Batches:
     async def _transact(self, part: list[Message], body: Any) -> list[Verdict]:
         parts = self._station.parts
         asks = [message.ask for message in part]
-        return await parts.ask_ledger(lambda: parts.ledger.transact(asks, parts.owner, body))
+
+        async def transact() -> list[Verdict]:
+            timeout = self._station.subscription.policy.timeout
+            if self._station.subscription.is_async or timeout is None:
+                return await parts.ledger.transact(asks, parts.owner, body)
+            late = asyncio.get_running_loop().call_later(timeout, self._tell_late, part, timeout)
+            try:
+                return await parts.ledger.transact(asks, parts.owner, body)
+            finally:
+                late.cancel()
+
+        return await parts.ask_ledger(transact)
+
+    def _tell_late(self, part: list[Message], seconds: float) -> None:
+        """An async handler is cancelled; a plain one runs in the ledger's thread, and all else waits for it."""
+        self._station.parts.observer.message(
+            f"effect {self._station.name}: a transaction of {len(part)} messages, the first of them "
+            f"{part[0].ask.effect_id}, has taken longer than {seconds:g} s. Its handler is a plain function, which "
+            "cannot be stopped: everything that uses this ledger waits until it ends"
+        )
 
     async def _set_apart(self, message: Message, end: End) -> None:
         """Everything of it was rolled back: its outcome is written alone."""
@@ -286,13 +275,7 @@ class Batches:
             else:
                 known += verdict.word is not Word.CONFLICT
                 station.known(message, verdict)
-        self._told_known(len(part), known)
-
-
-def _over(entry: Entry, message: Message) -> Verdict | None:
-    """What the ledger would answer, where it would change nothing for this message."""
-    verdict, changed = rules.judge(entry, message.ask, owner="", claim="", lease_seconds=0.0, now=0)
-    return verdict if changed is None and verdict.word in _OVER else None
+        self._ahead.told(len(part), known)
 
 
 def _split(part: list[Message], bad: tuple[int, End] | None) -> list[list[Message]]:

@@ -138,6 +138,7 @@ class Call:
         if timeout is not None:
             self._expiry = self._loop.call_later(timeout, self._expire, timeout)
         self._task = self._loop.create_task(self._main())
+        self._parts.watch(self._task)
 
     def lose(self) -> None:
         """The claim is gone."""

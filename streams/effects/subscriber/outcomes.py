@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class End(NamedTuple):
     how: How
     data: bytes | None = None
     failure: Failure | None = None
-    after: float | None = None
+    after: float | timedelta | None = None
 
 
 def settlement_of(subscription: Subscription[Any, Any], entry: Entry, end: End) -> Settlement:
@@ -97,10 +98,19 @@ def _again(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement
     if entry.deliveries >= subscription.policy.max_attempts:
         exhausted = _park_unknown if maybe else _exhausted
         return exhausted(subscription, entry, claim)
-    after = end.after
-    if after is None or not math.isfinite(after):
+    after = _seconds(end.after)
+    if after is None:
         after = _backoff(subscription.policy, entry.deliveries, entry)
     return claim._replace(due_in=min(max(0.0, after), _AFTER_SECONDS_MAX))
+
+
+def _seconds(after: object) -> float | None:
+    """What a handler has said; None where it is no time: the policy's, for the other side was surely not called."""
+    if isinstance(after, timedelta):
+        return after.total_seconds()
+    if isinstance(after, int | float) and -math.inf < after < math.inf:
+        return float(min(after, _AFTER_SECONDS_MAX))
+    return None
 
 
 def _exhausted(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement) -> Settlement:

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streams.effects.port import Claim, Entry, Settlement, Status, Verdict, Word
+from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import Call
 from streams.effects.subscriber.outcomes import End, settlement_of
+from streams.effects.subscriber.settings import LEASE_SHARE
 from streams.runtime import crash
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ _GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 _END_SECONDS = 1.0
-_LEASE_SHARE = 0.5
-"""Of a lease, within which a handler is begun or not at all."""
 
 
 class _Ended:
@@ -42,10 +42,12 @@ class OutsideCalls:
 
     def __init__(self, station: Station) -> None:
         self._station = station
+        self._ahead = Ahead(station)
         self._calls: dict[Message, Call] = {}
         self._asking = 0
         self._begin_until = 0.0
         """After this nothing is begun under the claims that were asked for last."""
+        self._was_late = False
         self._ended: deque[_Ended] = deque()
         self._settling = 0
         self._to_settle = asyncio.Event()
@@ -73,15 +75,19 @@ class OutsideCalls:
                 station.wake.clear()
                 continue
             self._asking = len(batch)
-            verdicts = await parts.ask_ledger(lambda: self._claim(batch))  # noqa: B023 - awaited here
+            if self._ahead.rewinding:
+                batch = await self._without_known(batch)
+            if batch:
+                verdicts = await parts.ask_ledger(lambda: self._claim(batch))  # noqa: B023 - awaited here
+                self._asking = 0
+                await self._act(batch, verdicts)
             self._asking = 0
-            await self._act(batch, verdicts)
             await asyncio.sleep(0)
 
     async def _claim(self, batch: list[Message]) -> list[Verdict]:
         parts = self._station.parts
         lease = parts.settings.lease_seconds
-        self._begin_until = parts.clock.monotonic() + lease * _LEASE_SHARE
+        self._begin_until = parts.clock.monotonic() + lease * LEASE_SHARE
         return await parts.ledger.claim([message.ask for message in batch], parts.owner, lease)
 
     def _take(self) -> list[Message]:
@@ -97,6 +103,23 @@ class OutsideCalls:
                 batch.append(message)
         return batch
 
+    async def _without_known(self, batch: list[Message]) -> list[Message]:
+        """Pass over what is known of these and of those behind them; return what is the next of its run."""
+        station, room = self._station, self._station.parts.settings.claims_max - len(batch)
+        looked_at: list[Message] = []
+        for first in batch:
+            found = with_followers(station, first, room)
+            room -= len(found) - 1
+            looked_at += found
+        left = await self._ahead.without_known(looked_at)
+        ready: list[Message] = []
+        for message in left:
+            if message.window.queue_of(message)[0] is message:
+                ready.append(message)
+            else:
+                station.release(message)
+        return ready
+
     async def _act(self, batch: list[Message], verdicts: list[Verdict]) -> None:
         station = self._station
         waits: list[tuple[Message, Verdict]] = []
@@ -110,14 +133,15 @@ class OutsideCalls:
             else:
                 known += verdict.word is not Word.CONFLICT
                 station.known(message, verdict)
-        if known:
-            station.parts.observer.effects_known(station.name, known)
+        self._ahead.told(len(batch), known)
         if waits:
             await self._wait(waits)
 
     def _begin(self, message: Message, verdict: Verdict) -> None:
         station = self._station
         late = station.parts.clock.monotonic() > self._begin_until  # frozen meanwhile: others may be about to take over
+        if late:
+            self._tell_late()
         if late or station.closing or not message.window.open:
             self._give_back(message, verdict)
             return
@@ -125,6 +149,16 @@ class OutsideCalls:
         call = Call(station.parts, station.subscription, message, verdict, self._call_ended)
         self._calls[message] = call
         call.start()
+
+    def _tell_late(self) -> None:
+        if not self._was_late:  # said once: where it is so always, nothing would ever be begun, in silence
+            self._was_late = True
+            lease = self._station.parts.settings.lease_seconds
+            self._station.parts.observer.message(
+                f"effect {self._station.name}: claims came back when half of their lease of {lease:g} s was over, so "
+                "nothing was begun under them: the ledger is slow, or this process was frozen. Where it stays so, give "
+                "claims a longer lease"
+            )
 
     def _give_back(self, message: Message, verdict: Verdict) -> None:
         """It was not begun: whoever asks next may begin at once."""

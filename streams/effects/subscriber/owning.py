@@ -90,12 +90,7 @@ class Owning:
         self._stop_opening([window.number])
         self.windows[window.number] = window
         task = self._opening[window.number] = asyncio.create_task(self._open_until_done(window, refused))
-        task.add_done_callback(self._opening_ended)
-
-    def _opening_ended(self, task: asyncio.Task[None]) -> None:
-        """What no branch of it knows is a mistake in the program: silent, the partition would hang."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._station.parts.fail(error)
+        self._station.parts.watch(task)
 
     def _stop_opening(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -132,14 +127,22 @@ class Owning:
         station, number = self._station, window.number
         log = station.parts.log
         committed = await station.parts.ask_log(lambda: self._stable_offset(number), self._waits(number))
-        span = await station.parts.ask_log(lambda: log.span(station.topic, number), self._waits(number))
+        span = await station.parts.ask_log(
+            lambda: log.span(station.topic, number, "read_uncommitted"), self._waits(number)
+        )
         start = span.start if committed is None else committed
+        carried_out = f"effect {station.name}, partition {number}: the group has carried out everything below {start}, "
         if start < span.start:
             raise LogDamaged(
-                f"effect {station.name}, partition {number}: the group has carried out everything below {start}, "
-                f"but {station.topic} begins at {span.start}: messages between them were deleted before anybody took "
-                "them. See what is missing in the histories of the runs; then move the group's offset on, or restore "
-                "the topic"
+                f"{carried_out}but {station.topic} begins at {span.start}: messages between them were deleted before "
+                "anybody took them. See what is missing in the histories of the runs; then move the group's offset on, "
+                "or restore the topic"
+            )
+        if start > span.end:
+            raise LogDamaged(
+                f"{carried_out}but {station.topic} ends at {span.end}: it lost its end, or was deleted and made again. "
+                "Move the group's offset back before the topic grows beyond it, or new messages are passed over: to "
+                f"{span.start} where it was made again, as the ledger knows what was done"
             )
         window.begin(start)
         window.move(WindowState.OPEN)

@@ -63,6 +63,14 @@ class Parts:
         """What the app's lifespan yielded."""
         self._away = False
 
+    def watch(self, task: asyncio.Future[Any]) -> None:
+        """What no branch of a task knows is a mistake in the program: silent, what waits for it would hang."""
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
     async def ask_ledger(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask until the ledger is there. It is said once that it is away, and once that it is back."""
         pause = _FIRST_PAUSE_SECONDS

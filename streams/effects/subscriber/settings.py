@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from streams.wire.topics import PARTITIONS_DEFAULT
 
-__all__ = ["SubscriberSettings"]
+__all__ = ["LEASE_SHARE", "SubscriberSettings"]
+
+LEASE_SHARE = 0.5
+"""Of a lease, within which a handler is begun or not at all: later, somebody else may be about to take it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Station:
         runs = (self.polling.run, publishing.run, publishing.note, work.run, *work.loops(), self.markers.run)
         loops = [asyncio.ensure_future(run()) for run in runs]
         for loop in loops:
-            loop.add_done_callback(self._loop_ended)
+            self.parts.watch(loop)
         try:
             await stopping.wait()
             self.closing = True
@@ -121,10 +121,6 @@ class Station:
                 await self.work.end()
                 if not self.parts.failed:
                     await self.publishing.note_last()
-
-    def _loop_ended(self, loop: asyncio.Future[None]) -> None:
-        if not loop.cancelled() and (error := loop.exception()) is not None:
-            self.parts.fail(error)
 
     async def _drain(self) -> None:
         """Let handlers finish; what they bring is committed as usual."""

@@ -69,7 +69,8 @@ class Message:
         self.offset = record.offset
         self.record: Record | None = record
         """Until it is known what it comes to."""
-        self.size = len(record.value or b"") + len(record.key or b"")
+        headers = sum(len(part or b"") for _, part in record.headers)
+        self.size = len(record.value or b"") + len(record.key or b"") + headers
         self.stage = Stage.OPEN
         self.effect: EffectMessage
         self.ask: Ask
