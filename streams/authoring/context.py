@@ -102,6 +102,7 @@ class Context:
 
     def emit(self, effect: Effect[E, Any], payload: E, /, *, idempotency_key: str | None = None) -> None:
         """Publish a message on the effect's topic, in the same transaction as the state change that this step makes."""
+        _check_key(effect, idempotency_key)
         self._driver.emit(effect.name, self._driver.codec.encode(payload), idempotency_key)
 
     def request(
@@ -121,6 +122,7 @@ class Context:
         if not isinstance(effect, Effect):
             message = f"ctx.request takes an effect made by app.effect, not {effect!r}"
             raise TypeError(message)
+        _check_key(effect, idempotency_key)
         policy = effect.policy or make_policy(None, None)
         seconds = make_policy(None, timeout).timeout if timeout is not None else None
         encoded = self._driver.codec.encode(payload)
@@ -176,6 +178,12 @@ class Context:
     def uuid(self) -> UUID:
         """A random UUID, the same at every replay."""
         return self._driver.uuid()
+
+
+def _check_key(effect: Effect[Any, Any], key: object) -> None:
+    if key is not None and not isinstance(key, str):
+        message = f"effect {effect.name!r}: idempotency_key={key!r}; a key is a str, such as f'pay/{{order_id}}'"
+        raise TypeError(message)
 
 
 def _is_iterable(ops: tuple[Any, ...]) -> bool:
