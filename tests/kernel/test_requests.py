@@ -699,6 +699,11 @@ def test_requests_that_cannot_be_made_block_the_run() -> None:
     assert code == "WORKFLOW_BUG"
     assert "ctx.request takes an effect made by app.effect, not 'payments'" in message
 
+    async def emits_by_name(ctx: Context, n: int) -> Any:
+        ctx.emit("payments", "x")  # type: ignore[arg-type]
+
+    assert "ctx.emit takes an effect made by app.effect, not 'payments'" in blocked_by(emits_by_name)[1]
+
     async def never(ctx: Context, n: int) -> Any:
         return await ctx.request(effect, "x", timeout=0)
 
@@ -743,6 +748,16 @@ def test_a_key_that_has_left_already_blocks_no_replay() -> None:
 def test_an_effect_whose_retry_names_exceptions_is_refused() -> None:
     with pytest.raises(ValueError, match="a reply brings no exception"):
         App("bad").effect("payments", str, retry=Retry(terminal=(ValueError,)))
+
+
+def test_an_effect_has_one_declaration() -> None:
+    """A second one would change what the replies to the first must be."""
+    app = App("one")
+    first = app.effect("payments", str, reply=int)
+    assert app.effect("payments", str, reply=int) == first
+    for more in ({}, {"reply": str}):
+        with pytest.raises(ValueError, match="effect 'payments' is declared already, with another type or reply"):
+            app.effect("payments", str, **more)
 
 
 # -- graphs ----------------------------------------------------------------------------------------------------------
