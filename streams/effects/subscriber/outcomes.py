@@ -109,7 +109,8 @@ def _exhausted(
     last = claim.error or entry.error
     text = f"{tries}; the last: {_words(last)}" if last is not None else tries
     if maybe:
-        text = f"{text}. One of them may have carried it out all the same"
+        again = "where it has not, its dead letter can go back: streams dead-letters send-back"
+        text = f"{text}. One of them may have carried it out all the same; {again}"
     kind = "unknown" if maybe else "terminal"
     error = Failure(kind, "RETRIES_EXHAUSTED", text, last.details if last is not None else None)
     parks = subscription.policy.on_exhausted == "park"
