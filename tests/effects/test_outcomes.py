@@ -216,30 +216,6 @@ async def test_what_may_have_happened_is_repeated_under_its_key_where_that_is_sa
     assert lab.codec.decode((await lab.replies())[0].value) == Payment(sent.key)
 
 
-@virtual(shop(idempotent=True))
-async def test_nobody_is_told_that_nothing_was_done_where_one_of_the_tries_may_have_done_it(lab: Lab) -> None:
-    """It stays given up, and can go back; but the reply leaves it to a person, whatever the other tries have said."""
-
-    def does(ctx: EffectContext, charge: Charge) -> Payment:
-        if charge.order == "sure" or ctx.delivery > 1:
-            raise TryAgain("closed")
-        raise ConnectionError("reset by peer")
-
-    lab.app.provider.does = does
-    maybe = await lab.send("charges", Charge("maybe", 5), attempt=1)
-    sure = await lab.send("charges", Charge("sure", 5), attempt=1)
-    lab.subscriber()
-    await lab.finished("charges")
-    told = {reply.effect_id: reply.error for reply in await lab.replies()}
-    kind, code, message = told[maybe.effect_id]
-    assert (kind, code) == ("unknown", "RETRIES_EXHAUSTED")
-    assert "may have carried it out all the same" in message
-    assert told[sure.effect_id][0] == "terminal"
-    for sent in (maybe, sure):
-        entry = await lab.entry("charges", sent.key)
-        assert (entry.status, entry.due, entry.deliveries) == (Status.FAILED, None, 3)
-
-
 @virtual(shop(reconciled=True))
 async def test_found_is_used(lab: Lab) -> None:
     def does(ctx: EffectContext, charge: Charge) -> Payment:

@@ -49,12 +49,8 @@ def settlement_of(subscription: Subscription[Any, Any], entry: Entry, end: End) 
     """The settlement of the claim that `entry` holds."""
     claim = Settlement(entry.key, entry.claim, Status.FAILED, error=end.failure)
     how = end.how
-    if how is How.MAYBE and subscription.transactional:
-        how = How.NOT_DONE  # rolled back
-    elif how in (How.MAYBE, How.NOT_DONE) and _repeats(subscription):
-        if end.failure is not None and (how is How.MAYBE or _maybe(entry.error)):
-            claim = claim._replace(error=end.failure._replace(kind="unknown"))  # kept until it is over
-        how = How.NOT_DONE  # the other side knows the key
+    if how is How.MAYBE and (subscription.transactional or (subscription.idempotent and not subscription.reconcile)):
+        how = How.NOT_DONE  # rolled back; or the other side knows the key
     match how:
         case How.DONE:
             return claim._replace(status=Status.DONE, response=end.data)
@@ -81,38 +77,22 @@ def is_over(settlement: Settlement) -> bool:
     return settlement.status in (Status.DONE, Status.PARKED) or settlement.due_in is None
 
 
-def _repeats(subscription: Subscription[Any, Any]) -> bool:
-    """Whether it is begun again under its key although it may have been carried out."""
-    return subscription.idempotent and not subscription.transactional and subscription.reconcile is None
-
-
-def _maybe(error: Failure | None) -> bool:
-    return error is not None and error.kind == "unknown"
-
-
 def _again(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement, end: End) -> Settlement:
     if entry.deliveries >= subscription.policy.max_attempts:
-        return _exhausted(subscription, entry, claim, maybe=_repeats(subscription) and _maybe(claim.error))
+        return _exhausted(subscription, entry, claim)
     after = end.after
     if after is None or not math.isfinite(after):
         after = _backoff(subscription.policy, entry.deliveries, entry)
     return claim._replace(due_in=min(max(0.0, after), _AFTER_SECONDS_MAX))
 
 
-def _exhausted(
-    subscription: Subscription[Any, Any], entry: Entry, claim: Settlement, *, maybe: bool = False
-) -> Settlement:
-    """`maybe`: one of the tries may have carried it out all the same, so nobody may be told that it was not."""
+def _exhausted(subscription: Subscription[Any, Any], entry: Entry, claim: Settlement) -> Settlement:
     tries = (
         f"{entry.deliveries} {'try' if entry.deliveries == 1 else 'tries'} of subscriber {subscription.name!r} failed"
     )
     last = claim.error or entry.error
     text = f"{tries}; the last: {_words(last)}" if last is not None else tries
-    if maybe:
-        again = "where it has not, its dead letter can go back: streams dead-letters send-back"
-        text = f"{text}. One of them may have carried it out all the same; {again}"
-    kind = "unknown" if maybe else "terminal"
-    error = Failure(kind, "RETRIES_EXHAUSTED", text, last.details if last is not None else None)
+    error = Failure("terminal", "RETRIES_EXHAUSTED", text, last.details if last is not None else None)
     parks = subscription.policy.on_exhausted == "park"
     return claim._replace(status=Status.PARKED if parks else Status.FAILED, error=error)
 
