@@ -78,7 +78,7 @@ DOORS: dict[str, set[str]] = {  # library -> the only rooms that may import it; 
 # `json` is a pure function of its argument; a repair carries a whole state, which only the kernel knows the form of.
 KERNEL_MAY_IMPORT = set(
     "__future__ ast collections collections.abc dataclasses datetime enum functools hashlib heapq inspect itertools "
-    "json math operator textwrap types typing uuid".split()
+    "json math operator textwrap types typing unicodedata uuid".split()
 )
 KERNEL_BANNED_NAMES = {"utcnow", "today", "uuid1", "uuid4"}  # as names, attributes and strings for getattr
 KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}

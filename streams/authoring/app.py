@@ -202,6 +202,9 @@ class App:
         if retry is not None and retry.terminal:
             message = f"effect {name!r}: a reply brings no exception, so leave terminal= out; it says itself if it is"
             raise ValueError(message)
+        if name in self._effects and (self._effects[name], self._replies[name]) != (type, reply):
+            message = f"effect {name!r} is declared already, with another type or reply; give this one another name"
+            raise ValueError(message)
         self._effects[name], self._replies[name] = type, reply
         self.annotations += [type] if reply is None else [type, reply]
         return Effect(name, type, reply, make_policy(retry, None)._replace(timeout=None))

@@ -102,6 +102,7 @@ class Context:
 
     def emit(self, effect: Effect[E, Any], payload: E, /, *, idempotency_key: str | None = None) -> None:
         """Publish a message on the effect's topic, in the same transaction as the state change that this step makes."""
+        _check_message("emit", effect, idempotency_key)
         self._driver.emit(effect.name, self._driver.codec.encode(payload), idempotency_key)
 
     def request(
@@ -118,9 +119,7 @@ class Context:
         Without `timeout` it waits for ever. With it, an attempt that has no reply by then is made again by the effect's
         `retry`, under the same key. Its failure is raised as `RequestFailed` where the op is awaited.
         """
-        if not isinstance(effect, Effect):
-            message = f"ctx.request takes an effect made by app.effect, not {effect!r}"
-            raise TypeError(message)
+        _check_message("request", effect, idempotency_key)
         policy = effect.policy or make_policy(None, None)
         seconds = make_policy(None, timeout).timeout if timeout is not None else None
         encoded = self._driver.codec.encode(payload)
@@ -176,6 +175,15 @@ class Context:
     def uuid(self) -> UUID:
         """A random UUID, the same at every replay."""
         return self._driver.uuid()
+
+
+def _check_message(call: str, effect: object, key: object) -> None:
+    if not isinstance(effect, Effect):
+        message = f"ctx.{call} takes an effect made by app.effect, not {effect!r}"
+        raise TypeError(message)
+    if key is not None and not isinstance(key, str):
+        message = f"effect {effect.name!r}: idempotency_key={key!r}; a key is a str, such as f'pay/{{order_id}}'"
+        raise TypeError(message)
 
 
 def _is_iterable(ops: tuple[Any, ...]) -> bool:

@@ -35,6 +35,8 @@ def _parts(found: Diagnosis) -> Iterator[RenderableType]:
         yield _title("requests without a reply")
         pairs = [(request.effect, _request(request)) for request in found.requests_open]
         yield Padding(facts(pairs), (0, 0, 0, 2))
+    if found.reply_refused:
+        yield Padding(plain(f"a reply was refused: {found.reply_refused}", "yellow"), (0, 0, 0, 2))
     if found.effects:
         yield _title("effects that are out")
         yield Padding(facts((effect.effect, _effect(effect)) for effect in found.effects), (0, 0, 0, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streams.kernel.bodies import Body, CommandRejected, OpScheduled, OutcomeLate, RunOwned
+from streams.kernel.bodies import Body, CommandRejected, EffectEmitted, OpScheduled, OutcomeLate, RunOwned
 from streams.kernel.definition import Definition, Definitions
 from streams.kernel.driver import Driver
 from streams.kernel.events import Event
@@ -12,6 +12,7 @@ from streams.kernel.evolve import evolve
 from streams.kernel.fault import Command as Issue
 from streams.kernel.fault import Fault
 from streams.kernel.inputs import Env
+from streams.kernel.names import NAME_BYTES_MAX, flaw_of
 from streams.kernel.run import RUN_BYTES_MAX, Run
 
 __all__ = ["Draft", "Mark"]
@@ -55,7 +56,13 @@ class Draft:
         self.run = evolve(run, event)
 
     def issue(self, command: Issue, cause: int) -> None:
-        """Add what the code did in answer to the delivery `cause`; a task takes a free slot, else it queues."""
+        """Add what the code did in answer to the delivery `cause`; a task takes a free slot, else it queues.
+
+        Raises `Fault` for the key of a message that no subscriber could take. Here and not where the code sets it: a
+        replay of what has left already must not fail by it.
+        """
+        if isinstance(command, EffectEmitted) or (isinstance(command, OpScheduled) and command.kind == "request"):
+            _check_key(command)
         if isinstance(command, OpScheduled) and command.kind == "task":
             spec = self.definitions.task(command.name)
             pool = spec.pool if spec is not None else "loop"
@@ -121,3 +128,10 @@ class Draft:
                 "drops its journal at each step"
             )
             raise Fault("VALUE_TOO_LARGE", message)
+
+
+def _check_key(message: EffectEmitted | OpScheduled) -> None:
+    if flaw := flaw_of(message.key, NAME_BYTES_MAX):
+        effect = message.effect if isinstance(message, EffectEmitted) else message.name
+        text = f"the idempotency key of a message of effect {effect!r} (op {message.op}) {flaw}"
+        raise Fault("WORKFLOW_BUG", f"{text}; make it of facts of the business, such as f'pay/{{order_id}}'")

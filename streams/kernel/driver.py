@@ -278,13 +278,13 @@ class Driver:
         self._check_effect(effect)
         op = branch.next_id()
         key = key if key is not None else f"{self.identity}/{op}"
-        self._issue(EffectEmitted(op, effect, payload, key, hash_of(payload + key.encode())))
+        self._issue(EffectEmitted(op, effect, payload, key, hash_of(payload + key.encode("utf-8", "surrogatepass"))))
 
     def request(self, effect: str, payload: bytes, key: str | None, policy: Policy) -> Leaf[Any]:
         """Publish an effect as `emit` does, and wait for its reply; the time-out of the policy counts from now."""
         self._check_effect(effect)
         due = None if policy.timeout is None else self.due_after(policy.timeout)
-        content = hash_of(payload + (key or "").encode())
+        content = hash_of(payload + (key or "").encode("utf-8", "surrogatepass"))
         return self._leaf("request", effect, payload, content, due=due, key=key, policy=policy)
 
     def spawn(self, body: Coroutine[Any, Any, Any]) -> Branch[Any]:

@@ -34,8 +34,8 @@ def take_reply(draft: Draft, reply: Reply) -> None:
     is_news = is_out(op) or kind == "terminal" or (kind == "unknown" and op.phase is OpPhase.BACKOFF)
     if not is_news:
         code_now = "" if op.error is None else f" ({op.error.code})"
-        text = f"attempt {op.attempt} of op {op.id} has failed already{code_now}; a {kind} error adds nothing to that"
-        raise Refused("DUPLICATE", text)
+        text = f"attempt {op.attempt} of op {op.id} has failed already{code_now}"
+        raise Refused("DUPLICATE", f"{text}; an error of class {kind} adds nothing to that")
     fail_request(draft, op, ev.Failure(kind, code, text_of(message)), replied=True)
 
 

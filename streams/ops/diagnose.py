@@ -90,6 +90,7 @@ class LastError(NamedTuple):
 class Diagnosis(NamedTuple):
     """What to know of a run that does not get on. `backlog` counts commands that no worker has taken.
 
+    `reply_refused` is what was wrong with the last reply that fitted no request, while one is still open.
     `ledger_error` says why nothing is known of what subscribers have done, where a ledger was to be asked.
     """
 
@@ -111,6 +112,7 @@ class Diagnosis(NamedTuple):
     last_error: LastError | None
     advice: list[Advice]
     ledger_error: str = ""
+    reply_refused: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -143,6 +145,8 @@ def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, n
     """The diagnosis from the events alone."""
     run, codec = view.run, client.values.codec
     own = [stored for stored in history if run is None or stored.event.identity == run.identity]
+    requests = _requests(view)
+    refused = _reply_refused(view, own)
     return Diagnosis(
         run_id=view.run_id,
         workflow="" if run is None else run.workflow,
@@ -157,10 +161,11 @@ def diagnosis_of(view: RunView, history: list[StoredEvent], client: Client, *, n
         backlog=backlog,
         tasks_done=list(_done(own)),
         tasks_open=_open(view),
-        requests_open=_requests(view),
+        requests_open=requests,
         effects=list(effects_of(own)),
         last_error=_last_error(view, own),
-        advice=_advice(view),
+        advice=_advice(view) + ([_advice_on_reply(view, requests)] if refused else []),
+        reply_refused=refused,
     )
 
 
@@ -227,6 +232,23 @@ def _requests(view: RunView) -> list[OpenRequest]:
     ]
 
 
+def _reply_refused(view: RunView, history: list[StoredEvent]) -> str:
+    """Its sender takes the request for answered, and the run waits on."""
+    ops = () if view.run is None else view.run.ops.values()
+    sent = [op.since for op in ops if op.kind == "request"]
+    for stored in reversed(history):
+        body = stored.event.body
+        if not sent or stored.event.at < min(sent):
+            break
+        if isinstance(body, ev.CommandRejected) and body.code == "REPLY_INVALID":
+            return body.message
+    return ""
+
+
+def _advice_on_reply(view: RunView, requests: list[OpenRequest]) -> Advice:
+    return advice_for("REPLY_INVALID", view.run_id, requests[0].op if len(requests) == 1 else None)
+
+
 def _last_error(view: RunView, history: list[StoredEvent]) -> LastError | None:
     error = blocking_error(view)
     if error is not None:
@@ -280,6 +302,8 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         yield f"task done: {_of_op(task.op)}{task.name} {task.outcome}, attempt {task.attempt}, at {task.at}"
     yield from (_open_line(task) for task in found.tasks_open)
     yield from (_request_line(request) for request in found.requests_open)
+    if found.reply_refused:
+        yield f"a reply was refused: {found.reply_refused}"
     yield from effect_lines(found.effects)
     if found.ledger_error:
         yield found.ledger_error

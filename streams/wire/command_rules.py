@@ -6,6 +6,7 @@ from streams.errors import WireError
 from streams.kernel import commands as cmd
 from streams.kernel.codec import VALUE_BYTES_MAX
 from streams.kernel.commands import COMMAND_TYPES, Request
+from streams.kernel.names import NAME_BYTES_MAX
 from streams.wire.keys import ID_BYTES_MAX, flaw_of
 
 __all__ = [
@@ -16,9 +17,6 @@ __all__ = [
     "check_header",
     "check_request",
 ]
-
-NAME_BYTES_MAX = 1_000
-"""The limit of names and of ids of ops and effects, which contain run ids and grow with nesting."""
 
 ATTRIBUTES_BYTES_MAX = 16_000
 """The limit of all attributes of a run together; they are kept in memory and in every checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from html import unescape
 from typing import Any
 
 import pytest
@@ -132,6 +133,25 @@ def test_pages_escape_what_users_wrote() -> None:
         assert "<script" not in page
         assert "&lt;script&gt;" in page
     assert "partitions 3" in counts_page("a", counts, [])
+
+
+def test_pages_load_anew_unless_somebody_types_into_them() -> None:
+    counts = {"runs": 1, "statuses": {"waiting": 1}, "missing_partitions": [], "unreadable": 0}
+    run = {"run_id": "o-1", "workflow": "order", "status": "waiting", "changed_at": None}
+    for page in (counts_page("a", counts, [run]), run_page("a", "o-1", run)):
+        assert 'http-equiv="refresh"' in page
+        assert "<input" not in page
+    for page in (run_page("a", "", None), run_page("a", "o-2", None)):
+        assert 'http-equiv="refresh"' not in page
+        assert "<input" in page
+    assert "No run 'o-2'" in unescape(run_page("a", "o-2", None))
+    assert "No run" not in run_page("a", "", None)
+
+
+def test_a_view_of_nothing_says_so() -> None:
+    counts = {"runs": 0, "statuses": {}, "missing_partitions": [], "unreadable": 0}
+    assert "No runs yet" in counts_page("a", counts, [])
+    assert "No runs yet" not in counts_page("a", {**counts, "missing_partitions": [0]}, [])  # they may only be missing
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any, cast
+
+import pytest
 
 from streams import App, EffectContext, Fail, Found, NotFound
 from streams.effects.port import Status
+from streams.effects.subscriber.publishing import Publishing, _Flight
+from streams.effects.subscriber.window import Window, WindowState
 from streams.log.memory import Hooks
 from streams.log.port import GroupSnapshot
 from tests.effects.lab import PARTITIONS, Lab, virtual
@@ -89,3 +94,34 @@ async def test_a_plain_handler_keeps_its_claim_when_its_partition_goes_to_anothe
     await lab.finished("works")
     assert sorted(lab.app.begun) == keys
     assert len(await lab.replies()) == len(keys)
+
+
+class _Group:
+    """A member whose group has moved on as it says; and what asks it, at once."""
+
+    def __init__(self, offsets: dict[int, int]) -> None:
+        self.offsets = offsets
+        self.parts = self.member = self
+
+    async def committed(self, partition: int) -> int | None:
+        return self.offsets.get(partition)
+
+    async def ask_log(self, ask: Any, _: str) -> Any:
+        return await ask()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "happened"),
+    [({0: 5, 1: 5}, True), ({0: 9, 1: 0}, False), ({0: 0, 1: 5}, False), ({}, False)],
+)
+def test_a_commit_in_doubt_has_happened_only_where_all_its_offsets_were_moved(
+    offsets: dict[int, int], happened: bool
+) -> None:
+    """Another subscriber that has taken one partition over moves its offset too: that says nothing of the others."""
+    flight = _Flight(GroupSnapshot("group", "topic", None, {}))
+    for number in range(3):
+        window = Window(number, 1)
+        window.move(WindowState.OPEN)
+        flight.windows[window] = 5 if number < 2 else 0  # the third is written for, and its offset stays
+    publishing = Publishing(cast("Any", _Group(offsets)))
+    assert asyncio.run(publishing._was_committed(flight)) is happened

@@ -699,15 +699,65 @@ def test_requests_that_cannot_be_made_block_the_run() -> None:
     assert code == "WORKFLOW_BUG"
     assert "ctx.request takes an effect made by app.effect, not 'payments'" in message
 
+    async def emits_by_name(ctx: Context, n: int) -> Any:
+        ctx.emit("payments", "x")  # type: ignore[arg-type]
+
+    assert "ctx.emit takes an effect made by app.effect, not 'payments'" in blocked_by(emits_by_name)[1]
+
     async def never(ctx: Context, n: int) -> Any:
         return await ctx.request(effect, "x", timeout=0)
 
     assert "a time-out is a positive number of seconds" in blocked_by(never)[1]
 
 
+@pytest.mark.parametrize("how", ["emit", "request"])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", "must not be empty"),
+        ("pay\no-1", "must not hold control characters"),
+        ("pay\0", "must not hold control characters"),
+        ("pay\ud800", "lone surrogates"),
+        ("k" * 1_001, "takes 1,001 bytes, at most 1000 are allowed"),
+        (17, "a key is a str"),
+    ],
+)
+def test_a_key_that_no_subscriber_could_take_blocks_the_run(how: str, key: Any, words: str) -> None:
+    effect = Effect("payments", str, str)
+
+    async def asks(ctx: Context, n: int) -> Any:
+        if how == "emit":
+            return ctx.emit(effect, "x", idempotency_key=key)
+        return await ctx.request(effect, "x", idempotency_key=key)
+
+    code, message = blocked_by(asks)
+    assert code == "WORKFLOW_BUG"
+    assert words in message
+    assert "'payments'" in message
+
+
+def test_a_key_that_has_left_already_blocks_no_replay() -> None:
+    run = begin("park", checked=False)
+    bad = run.run.ops["1"]._replace(key="")
+    run.run = run.run._replace(ops={**run.run.ops, "1": bad})
+    run.evict()
+    run.reply("1", 7)
+    assert run.result == 7
+
+
 def test_an_effect_whose_retry_names_exceptions_is_refused() -> None:
     with pytest.raises(ValueError, match="a reply brings no exception"):
         App("bad").effect("payments", str, retry=Retry(terminal=(ValueError,)))
+
+
+def test_an_effect_has_one_declaration() -> None:
+    """A second one would change what the replies to the first must be."""
+    app = App("one")
+    first = app.effect("payments", str, reply=int)
+    assert app.effect("payments", str, reply=int) == first
+    for more in ({}, {"reply": str}):
+        with pytest.raises(ValueError, match="effect 'payments' is declared already, with another type or reply"):
+            app.effect("payments", str, **more)
 
 
 # -- graphs ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
+from io import StringIO
 from typing import Any
+
+from rich.console import Console
 
 from streams import App, Context, RequestFailed, Retry
 from streams.cli.render import waits
@@ -137,6 +140,26 @@ async def test_the_history_tells_of_each_attempt_and_of_what_came_late(world: As
     assert texts[-1] == 'attempt 2 of request payments ended too late to count: "p2"'
     effects = [(out.effect, out.attempt) for out in (await world.diagnosis()).effects]
     assert effects == [("payments", 1), ("payments", 2), ("mails", 0)]
+
+
+@in_asks
+async def test_a_reply_that_was_refused_is_told_while_its_request_is_open(world: Asks) -> None:
+    """Whoever sent it takes the request for answered; nothing but this says why the run waits on."""
+    await world.start(pay, None)
+    assert (await world.diagnosis()).reply_refused == ""
+    await world.reply(17)
+    found = await world.diagnosis()
+    assert found.reply_refused.startswith("the value is no reply to effect 'payments': expected str")
+    assert f"a reply was refused: {found.reply_refused}" in found.lines()
+    assert found.plain()["reply_refused"] == found.reply_refused
+    (advice,) = found.advice
+    assert (advice.code, advice.commands) == ("REPLY_INVALID", ("streams complete r --op 1 --value JSON",))
+    console = Console(width=200, file=StringIO())
+    console.print(diagnosis(found))
+    assert "a reply was refused: the value is no reply" in console.file.getvalue()
+    await world.reply("p-1")
+    ended = await world.diagnosis()
+    assert (ended.reply_refused, ended.advice) == ("", [])
 
 
 @in_asks

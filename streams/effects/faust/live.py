@@ -195,8 +195,8 @@ def _serve(view: LiveView) -> None:
     @service.page("/run")
     async def run(page: Page, request: Request) -> Response:
         run_id = request.query.get("id", "")
-        found = await view.find(run_id)
-        return page.html(run_page(app, run_id, found), status=200 if found else 404)
+        found = await view.find(run_id) if run_id else None
+        return page.html(run_page(app, run_id, found), status=200 if found or not run_id else 404)
 
     @service.page("/counts.json")
     async def counts_json(page: Page, request: Request) -> Response:

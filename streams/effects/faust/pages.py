@@ -17,27 +17,34 @@ _STYLE = (
 )
 
 
+_BACK = '<p><a href="/">all runs</a>'
+_FORM = '<form action="/run"><p><label>run <input name="id" autofocus></label> <button>show</button></form>'
+
+
 def counts_page(app: str, counts: Mapping[str, Any], latest: Sequence[Mapping[str, Any]]) -> str:
     """How many runs stand where, and those that changed last."""
     rows = "".join(f"<tr><td>{escape(name)}<td>{number}" for name, number in sorted(counts["statuses"].items()))
-    runs = "".join(_row(run) for run in latest)
-    body = (
-        f"{_warning(counts)}<p>{counts['runs']} runs"
-        f"<table><tr><th>status<th>runs{rows}</table>"
-        '<form action="/run"><p><label>run <input name="id"></label> <button>show</button></form>'
-        f"<h2>Changed last</h2><table><tr><th>run<th>workflow<th>status<th>changed{runs}</table>"
-    )
-    return _page(f"Runs of {app}", body)
+    number = counts["runs"]
+    if number:
+        runs = "".join(_row(run) for run in latest)
+        text = (
+            f"<p>{number} run{'' if number == 1 else 's'}<table><tr><th>status<th>runs{rows}</table>"
+            '<p><a href="/run">find a run</a>'
+            f"<h2>Changed last</h2><table><tr><th>run<th>workflow<th>status<th>changed{runs}</table>"
+        )
+    else:
+        text = "" if counts["missing_partitions"] else "<p>No runs yet. They appear here as soon as they are started."
+    return _page(f"Runs of {app}", f"{_warning(counts)}{text}")
 
 
 def run_page(app: str, run_id: str, run: Mapping[str, Any] | None) -> str:
-    """The last known state of one run."""
+    """The last known state of one run; without an id, a form that asks for one."""
+    title = f"{run_id} of {app}" if run_id else f"Find a run of {app}"
     if run is None:
-        body = f"<p>No run {escape(repr(run_id))} is known here."
-    else:
-        text = json.dumps(run, indent=2, ensure_ascii=False, default=str)
-        body = f"<p>status: <b>{escape(str(run['status']))}</b><pre>{escape(text)}</pre>"
-    return _page(f"{run_id} of {app}", f'{body}<p><a href="/">all runs</a>')
+        known = f"<p>No run {escape(repr(run_id))} is known here." if run_id else ""
+        return _page(title, f"{known}{_FORM}{_BACK}", again=False)  # loaded anew, it would lose what is being typed
+    text = json.dumps(run, indent=2, ensure_ascii=False, default=str)
+    return _page(title, f"<p>status: <b>{escape(str(run['status']))}</b><pre>{escape(text)}</pre>{_BACK}")
 
 
 def _row(run: Mapping[str, Any]) -> str:
@@ -57,8 +64,9 @@ def _warning(counts: Mapping[str, Any]) -> str:
     return "".join(f'<p class="warn">{escape(note)}' for note in notes)
 
 
-def _page(title: str, body: str) -> str:
-    head = f'<meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>{escape(title)}</title>'
+def _page(title: str, body: str, *, again: bool = True) -> str:
+    refresh = '<meta http-equiv="refresh" content="5">' if again else ""
+    head = f'<meta charset="utf-8">{refresh}<title>{escape(title)}</title>'
     return (
         f"<!doctype html><html lang=en><head>{head}<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}"
     )

@@ -225,20 +225,26 @@ class Publishing:
             self._to_note.set()
 
     async def _was_committed(self, flight: _Flight) -> bool:
-        """Whether a commit in doubt has happened: the group's offset tells, where it was to move.
+        """Whether a commit in doubt has happened: the group's offsets tell, where they were to move.
 
-        Where it was not, nothing tells, and the records are written once more: a run takes the first reply and records
-        the second, and a dead letter names its message.
+        All of them: one alone may have been moved by another subscriber that has taken its partition over meanwhile.
+        Where none was to move, nothing tells, and the records are written once more: a run takes the first reply and
+        records the second, and a dead letter names its message.
         """
         station = self._station
-        for window, offset in flight.windows.items():
-            if offset > window.committed and window.commits:
-                found = await station.parts.ask_log(
-                    lambda: station.member.committed(window.number),  # noqa: B023 - awaited here
-                    "the log does not tell the group's offset, trying again",
-                )
-                return (found or 0) >= offset
-        return False
+        moving = [(window, offset) for window, offset in flight.windows.items() if offset > window.committed]
+        told = False
+        for window, offset in moving:
+            if not window.commits:
+                continue
+            found = await station.parts.ask_log(
+                lambda: station.member.committed(window.number),  # noqa: B023 - awaited here
+                "the log does not tell the group's offset, trying again",
+            )
+            if (found or 0) < offset:
+                return False
+            told = True
+        return told
 
     async def _send(self, flight: _Flight) -> None:
         """It goes on to its end even when the caller is cancelled: one that is cut off leaves the producer in doubt."""
