@@ -83,12 +83,6 @@ async def _found(connection: AsyncConnection[Any], url: str) -> int:
     return found
 
 
-async def _version_if_any(connection: AsyncConnection[Any]) -> int:
-    cursor = await connection.execute("SELECT to_regclass('streams_ledger_version') IS NOT NULL")
-    row = await cursor.fetchone()
-    return await _version(connection) if row is not None and row[0] else 0
-
-
 async def _version(connection: AsyncConnection[Any]) -> int:
     cursor = await connection.execute("SELECT coalesce(max(version), 0) FROM streams_ledger_version")
     row = await cursor.fetchone()

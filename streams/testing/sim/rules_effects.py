@@ -138,7 +138,7 @@ def _check_cause(name: str, letter: DeadLetter, message: EffectMessage) -> Itera
     causes = {
         "REFUSED": "fail" in acts,
         "RETRIES_EXHAUSTED": message.effect == NOTES,
-        "OUTCOME_UNKNOWN": message.effect == BLIND,
+        "OUTCOME_UNKNOWN": message.effect in (BLIND, NOTES),
         KEY_CONFLICT: message.idempotency_key.startswith("k/clash-"),
         _BY_HAND: message.effect == BLIND,
     }
