@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streams.effects.asks import VALUE_UNREADABLE
+from streams.effects.batch import GRANTED
 from streams.effects.port import Entry, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of
@@ -116,8 +117,11 @@ class _Body:
 
 
 def _never_looked_up(station: Station, entry: Entry) -> Settlement:
-    """A claim that another kind of handler left: the transaction cannot tell what became of it."""
-    text = f"subscriber {station.subscription.name!r} was not transactional when it was begun; look it up"
+    """A claim that is over: the transaction that is open now cannot tell what became of it."""
+    text = (
+        f"it was begun, and subscriber {station.subscription.name!r} was not transactional then, or its handler ended "
+        "the transaction by itself; look it up"
+    )
     return Settlement(entry.key, entry.claim, Status.PARKED, error=Failure("unknown", "OUTCOME_UNKNOWN", text))
 
 
@@ -257,7 +261,7 @@ class Batches:
             now = await parts.ask_ledger(parts.ledger.now_us)
         for message, verdict in zip(part, verdicts, strict=True):
             entry = verdict.entry
-            if verdict.word in (Word.CARRY_OUT, Word.LOOK_UP):
+            if verdict.word in GRANTED:
                 if entry.status is Status.CLAIMED:  # it stood behind one that has to wait
                     station.release(message)
                     station.again(message, 0.0)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from streams.effects.batch import GRANTED
 from streams.effects.port import Claim, Entry, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.ahead import Ahead, with_followers
 from streams.effects.subscriber.call import Call
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OutsideCalls"]
 
-_GRANTED = (Word.CARRY_OUT, Word.LOOK_UP)
 _SECOND_US = 1_000_000
 _SOONEST_SECONDS = 0.05
 _END_SECONDS = 1.0
@@ -125,7 +125,7 @@ class OutsideCalls:
         waits: list[tuple[Message, Verdict]] = []
         known = 0
         for message, verdict in zip(batch, verdicts, strict=True):
-            if verdict.word in _GRANTED:
+            if verdict.word in GRANTED:
                 self._answered.add(verdict.entry.claim)
                 self._begin(message, verdict)
             elif verdict.word is Word.WAIT:
