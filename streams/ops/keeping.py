@@ -10,6 +10,8 @@ from streams.wire.topics import Topics
 __all__ = ["Keeping", "keeping_of"]
 
 _FOREVER = -1
+_SEGMENT_MS = 7 * 86_400_000
+"""After what time Kafka begins a new segment, unless a topic says otherwise."""
 
 
 class Keeping(NamedTuple):
@@ -22,7 +24,7 @@ class Keeping(NamedTuple):
 async def keeping_of(log: Log, topics: Topics, effect: str) -> Keeping:
     """Twice as long as the effect's topic keeps a message, and as long as the topic of its dead letters does.
 
-    It may be set aside on its last day, and be sent back on the last day of that. Whoever rewinds the group before it
+    A message leaves with its segment, so a segment's time is added to each. It may be set aside on its last day, and be sent back on the last day of that. Whoever rewinds the group before it
     is gone brings it to the subscriber once more.
     """
     topic, dead = topics.effect(effect), topics.effect_dead(effect)
@@ -45,4 +47,4 @@ def _seconds(info: TopicInfo) -> float | None:
     if "delete" not in info.config.get("cleanup.policy", "").split(","):
         return None
     ms = int(info.config.get("retention.ms", _FOREVER))
-    return None if ms < 0 else ms / 1000
+    return None if ms < 0 else (ms + int(info.config.get("segment.ms", _SEGMENT_MS))) / 1000

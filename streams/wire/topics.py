@@ -80,8 +80,11 @@ class Topics(NamedTuple):
             self.partials: TopicPlan("partial output of tasks", _kept(_HOUR_MS)),
         }
         for name in self.effect_names:
-            plans[self.effect(name)] = TopicPlan(f"messages of effect {name}", _kept(7 * _DAY_MS))
-            plans[self.effect_dead(name)] = TopicPlan("what its subscriber gave up on", _kept(30 * _DAY_MS))
+            # A message leaves with its segment, and the ledger must remember it for longer: a new segment each day.
+            daily = {"segment.ms": str(_DAY_MS)}
+            plans[self.effect(name)] = TopicPlan(f"messages of effect {name}", _kept(7 * _DAY_MS) | daily)
+            dead = _kept(30 * _DAY_MS) | daily
+            plans[self.effect_dead(name)] = TopicPlan("what its subscriber gave up on", dead)
         return plans
 
     def settings(self) -> dict[str, dict[str, str]]:

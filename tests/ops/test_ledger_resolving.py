@@ -197,8 +197,8 @@ def test_a_second_giving_up_can_be_opened_in_the_ledger_once_more() -> None:
 def test_the_ledger_keeps_entries_for_twice_the_topic_and_once_its_letters() -> None:
     async def story(shop: Shop) -> None:
         keeping = await keeping_of(shop.log, TOPICS, EFFECT)
-        assert keeping.seconds == (2 * 7 + 30) * 86_400
-        assert "keeps them 7 d" in keeping.reason
+        assert keeping.seconds == (2 * 8 + 31) * 86_400
+        assert "keeps them 8 d" in keeping.reason
         unknown = await keeping_of(shop.log, TOPICS, "nothing")
         assert (unknown.seconds, "there is no topic" in unknown.reason) == (None, True)
 

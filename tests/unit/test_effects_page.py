@@ -220,7 +220,7 @@ def test_the_numbers_on_the_effects_page_are_those_of_the_code() -> None:
         await ensure_topics(log, topics, 1)
         return (await keeping_of(log, topics, "payments")).seconds or 0
 
-    assert f"for another 7 days: {asyncio.run(kept()) / 86_400:.0f} days" in flat
+    assert f"for another 8 days: {asyncio.run(kept()) / 86_400:.0f} days" in flat
 
 
 def test_the_codes_on_the_effects_page_are_used_by_the_engine() -> None:

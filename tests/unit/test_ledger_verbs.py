@@ -136,7 +136,7 @@ WRONG = [  # arguments, a part of the one line
     ([*RESOLVE, "--not-done", "--code", "shop.py:app"], "--code is for --done, whose response it checks"),
     ([*RESOLVE, "--done", "1", "--code", "nowhere.py:app"], "there is no file nowhere.py"),
     (["ledger", "clean", "--older-than", "long"], "--older-than: 'long' is no length of time, such as 60d"),
-    (["ledger", "clean", "--older-than", "40d"], "--older-than 40 d is less than 44 d; --force does it all the same"),
+    (["ledger", "clean", "--older-than", "40d"], "--older-than 40 d is less than 47 d; --force does it all the same"),
     (["ledger", "clean", "--effect", "no"], "there is no topic shop.effects.no that says how long"),
     (["dead-letters"], "missing: ACTION"),
     (["dead-letters", "drop"], "invalid choice: 'drop'"),
