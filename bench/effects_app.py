@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streams import App, EffectContext
+from streams import App, BatchContext, EffectContext
 
 __all__ = ["INSERT", "TABLE", "Call", "Provider", "Row", "calls_app", "rows_app"]
 
@@ -35,21 +36,37 @@ def _name() -> str:
     return os.environ.get("STREAMS_BENCH_APP", "bench")
 
 
-def rows_app(ledger: str) -> App:
-    """A transactional subscriber, in the form that the ledger's database takes."""
+def rows_app(ledger: str, *, many: bool = False) -> App:
+    """A transactional subscriber, in the form that the ledger's database takes; of one row, or of many."""
     app = App(_name())
     rows = app.effect("rows", Row, reply=type(None))
-
-    async def into_postgres(ctx: EffectContext, row: Row) -> None:
-        await ctx.connection.execute(INSERT, (ctx.idempotency_key, row.amount, row.note))
-
-    def into_sqlite(ctx: EffectContext, row: Row) -> None:
-        connection: sqlite3.Connection = ctx.connection
-        connection.execute(INSERT.replace("%s", "?"), (ctx.idempotency_key, row.amount, row.note))
-
-    handler: Any = into_postgres if ledger.startswith("postgresql:") else into_sqlite
-    app.subscriber(rows, transactional=True, batch=500)(handler)
+    on_postgres = ledger.startswith("postgresql:")
+    single, several = (_one_into_postgres, _into_postgres) if on_postgres else (_one_into_sqlite, _into_sqlite)
+    options: Any = {"transactional": True, "many": many, "batch": 500}
+    app.subscriber(rows, **options)(several if many else single)
     return app
+
+
+async def _one_into_postgres(ctx: EffectContext, row: Row) -> None:
+    await ctx.connection.execute(INSERT, (ctx.idempotency_key, row.amount, row.note))
+
+
+def _one_into_sqlite(ctx: EffectContext, row: Row) -> None:
+    connection: sqlite3.Connection = ctx.connection
+    connection.execute(INSERT.replace("%s", "?"), (ctx.idempotency_key, row.amount, row.note))
+
+
+async def _into_postgres(ctx: BatchContext, rows: Sequence[Row]) -> None:
+    async with ctx.connection.cursor() as cursor:
+        await cursor.executemany(INSERT, _values(ctx, rows))
+
+
+def _into_sqlite(ctx: BatchContext, rows: Sequence[Row]) -> None:
+    ctx.connection.executemany(INSERT.replace("%s", "?"), _values(ctx, rows))
+
+
+def _values(ctx: BatchContext, rows: Sequence[Row]) -> list[tuple[str, int, str]]:
+    return [(one.idempotency_key, row.amount, row.note) for one, row in zip(ctx.deliveries, rows, strict=True)]
 
 
 class Provider:

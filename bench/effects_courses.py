@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from streams.wire.partitioner import partition_of
 from streams.wire.records import EffectMessage, encode_effect
 from streams.wire.topics import PARTITIONS_DEFAULT, Topics, topics_of
 
-__all__ = ["effects_calls", "effects_rows"]
+__all__ = ["effects_calls", "effects_many", "effects_rows"]
 
 LATENCY_MS = 100
 BATCH = 500
@@ -60,17 +60,14 @@ class _Watch(Observer):
 
 async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) -> dict[str, float]:
     """Rows by a transactional handler, between the same rows by the bare driver; then all of them once more, known."""
-    url = postgres_url() if ledger == "postgresql" else f"sqlite:///{folder}/ledger.db"
-    bare_rows = _bare_postgres if ledger == "postgresql" else _bare_sqlite
+    url = _ledger_url(ledger, folder)
     app = rows_app(url)
     half = effects // 2
     meter = Meter()
-    bare = [await bare_rows(url, 0, half)]
+    bare = [await _bare(url, 0, half)]
     bare_cpu = meter.per_run(max(1, half))["cpu_us_per_run"]
-    await _fill(log_url, app, "rows", effects, lambda n: Row(n, _NOTE), attempt=0)
-    found, watch = await _serve(log_url, url, app, "rows", lambda watch: len(watch.done) >= effects)
-    rate = _rate(watch.done)
-    bare.append(await bare_rows(url, half, effects))
+    found = await _rows(log_url, url, app, effects)
+    bare.append(await _bare(url, half, effects))
     await _rewind(log_url, app, "rows")
     known, again = await _serve(
         log_url, url, app, "rows", lambda watch: sum(count for _, count in watch.known) >= effects
@@ -78,19 +75,47 @@ async def effects_rows(log_url: str, folder: Path, effects: int, ledger: str) ->
     if again.done:
         raise AssertionError(f"{len(again.done)} effects were carried out twice")
     return {
-        "rows_per_s": rate,
-        "rows_cpu_us": found["cpu_us_per_run"],
+        **found,
         "bare_rows_per_s": effects / sum(bare),
         "bare_rows_cpu_us": bare_cpu,
-        "rows_to_bare": rate / (effects / sum(bare)),
+        "rows_to_bare": found["rows_per_s"] * sum(bare) / effects,
         "known_per_s": _known_rate(again.known) or known["runs_per_s"],
         "known_cpu_us": known["cpu_us_per_run"],
     }
 
 
+async def effects_many(log_url: str, folder: Path, effects: int, ledger: str) -> dict[str, float]:
+    """The same rows by a handler that takes a batch and `executemany`, between the bare driver's, both ways."""
+    url = _ledger_url(ledger, folder)
+    half = effects // 2
+    spent = {"bare_many": 0.0, "bare_rows": 0.0}
+    cpu = {}
+    meter = Meter()
+    for name in spent:
+        spent[name] += await _bare(url, 0, half, many=name == "bare_many")
+        cpu[f"{name}_cpu_us"] = meter.per_run(max(1, half))["cpu_us_per_run"]
+        meter = Meter()
+    found = await _rows(log_url, url, rows_app(url, many=True), effects)
+    for name in spent:
+        spent[name] += await _bare(url, half, effects, many=name == "bare_many")
+    rates = {f"{name}_per_s": effects / seconds for name, seconds in spent.items()}
+    ratios = {f"rows_to_{name}": found["rows_per_s"] * seconds / effects for name, seconds in spent.items()}
+    return {**found, **rates, **cpu, **ratios}
+
+
+async def _rows(log_url: str, url: str, app: App, effects: int) -> dict[str, float]:
+    await _fill(log_url, app, "rows", effects, lambda n: Row(n, _NOTE), attempt=0)
+    found, watch = await _serve(log_url, url, app, "rows", lambda watch: len(watch.done) >= effects)
+    return {"rows_per_s": _rate(watch.done), "rows_cpu_us": found["cpu_us_per_run"]}
+
+
+def _ledger_url(ledger: str, folder: Path) -> str:
+    return postgres_url() if ledger == "postgresql" else f"sqlite:///{folder}/ledger.db"
+
+
 async def effects_calls(log_url: str, folder: Path, effects: int, in_flight: int, ledger: str) -> dict[str, float]:
     """Calls of a service that takes 100 ms, each asked for by a request that gets its reply."""
-    url = postgres_url() if ledger == "postgresql" else f"sqlite:///{folder}/ledger.db"
+    url = _ledger_url(ledger, folder)
     service = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.provider", str(LATENCY_MS), stdout=asyncio.subprocess.PIPE
     )
@@ -220,28 +245,43 @@ async def _rewind(log_url: str, app: App, effect: str) -> None:
         await log.close()
 
 
-async def _bare_postgres(url: str, first: int, last: int) -> float:
-    """The handler's statement, as many in a transaction as a batch has; the seconds."""
+async def _bare(url: str, first: int, last: int, *, many: bool = False) -> float:
+    """The handler's statement by the bare driver, as many in a transaction as a batch has; the seconds."""
+    began = time.perf_counter()
+    rows = [(f"bare/{began}/{number}", number, _NOTE) for number in range(first, last)]
+    batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    if url.startswith("postgresql:"):
+        return await _bare_postgres(url, batches, many=many)
+    return _bare_sqlite(url, batches, many=many)
+
+
+async def _bare_postgres(url: str, batches: Sequence[Sequence[Any]], *, many: bool) -> float:
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(TABLE)
         began = time.perf_counter()
-        for start in range(first, last, BATCH):
-            async with connection.transaction():
-                for number in range(start, min(start + BATCH, last)):
-                    await connection.execute(INSERT, (f"bare/{began}/{number}", number, _NOTE))
+        for rows in batches:
+            async with connection.transaction(), connection.cursor() as cursor:
+                if many:
+                    await cursor.executemany(INSERT, rows)
+                else:
+                    for row in rows:
+                        await connection.execute(INSERT, row)
         return time.perf_counter() - began
 
 
-async def _bare_sqlite(url: str, first: int, last: int) -> float:
+def _bare_sqlite(url: str, batches: Sequence[Sequence[Any]], *, many: bool) -> float:
+    statement = INSERT.replace("%s", "?")
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(TABLE)
         began = time.perf_counter()
-        for start in range(first, last, BATCH):
+        for rows in batches:
             connection.execute("BEGIN IMMEDIATE")
-            for number in range(start, min(start + BATCH, last)):
-                row = (f"bare/{began}/{number}", number, _NOTE)
-                connection.execute(INSERT.replace("%s", "?"), row)
+            if many:
+                connection.executemany(statement, rows)
+            else:
+                for row in rows:
+                    connection.execute(statement, row)
             connection.execute("COMMIT")
         return time.perf_counter() - began

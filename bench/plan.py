@@ -43,6 +43,8 @@ STEPS = (
     Step("rebuild-kafka", ("fill", "rebuild"), "kafka", 10_000, 100, 1_000),
     Step("effects-rows-sqlite", ("effects-rows",), "sqlite", 40_000, 500),
     Step("effects-rows-kafka", ("effects-rows-postgres",), "kafka", 40_000, 500),
+    Step("effects-many-sqlite", ("effects-many",), "sqlite", 40_000, 500),
+    Step("effects-many-kafka", ("effects-many-postgres",), "kafka", 40_000, 500),
     Step("effects-calls-sqlite", ("effects-calls",), "sqlite", 20_000, 300, 1_000),
     Step("effects-calls-kafka", ("effects-calls-postgres",), "kafka", 20_000, 300, 1_000),
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),

@@ -48,6 +48,7 @@ GOALS = (
     Goal("rebuild_sqlite_events_per_core_s", "rebuild-sqlite", "events_per_core_s", 30_000, "/s"),
     Goal("rebuild_kafka_events_per_core_s", "rebuild-kafka", "events_per_core_s", 30_000, "/s"),
     Goal("effects_rows_per_s", "effects-rows-kafka", "rows_per_s", 3_000, "/s"),
+    Goal("effects_many_per_s", "effects-many-kafka", "rows_per_s", 3_000, "/s"),
     Goal("effects_known_per_s", "effects-rows-kafka", "known_per_s", 20_000, "/s"),
     Goal("effects_calls_in_flight", "effects-calls-kafka", "calls_most_in_flight", 1_000, "at once"),
     Goal("waiting_100k_mb", "waiting", "filled_mb", 600, "MB", 100_000),

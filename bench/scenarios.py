@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.effects_courses import effects_calls, effects_rows
+from bench.effects_courses import effects_calls, effects_many, effects_rows
 from bench.floor import floor
 from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
@@ -174,6 +174,10 @@ async def _rows(task: Task, ledger: str) -> Metrics:
     return await effects_rows(url_of(task.target, task.folder), task.folder, task.runs, ledger)
 
 
+async def _many(task: Task, ledger: str) -> Metrics:
+    return await effects_many(url_of(task.target, task.folder), task.folder, task.runs, ledger)
+
+
 async def _calls(task: Task, ledger: str) -> Metrics:
     return await effects_calls(url_of(task.target, task.folder), task.folder, task.runs, task.in_flight, ledger)
 
@@ -200,6 +204,8 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "take-over": lambda task: take_over(task.runs),
     "effects-rows": lambda task: _rows(task, "sqlite"),
     "effects-rows-postgres": lambda task: _rows(task, "postgresql"),
+    "effects-many": lambda task: _many(task, "sqlite"),
+    "effects-many-postgres": lambda task: _many(task, "postgresql"),
     "effects-calls": lambda task: _calls(task, "sqlite"),
     "effects-calls-postgres": lambda task: _calls(task, "postgresql"),
     "simulated": lambda task: simulated(task.runs),

@@ -4,7 +4,7 @@ from streams.authoring.app import App
 from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal
 from streams.authoring.graph import Goto, Graph, Node, Send, extend, merge
-from streams.authoring.subscriber import EffectContext, Subscription
+from streams.authoring.subscriber import BatchContext, EffectContext, Subscription
 from streams.authoring.task import FencingToken, Found, NotFound, Retry, Task, TaskContext, Unknown
 from streams.authoring.workflow import Workflow
 from streams.errors import (
@@ -29,6 +29,7 @@ from streams.kernel.ops import Op, Won
 
 __all__ = [
     "App",
+    "BatchContext",
     "Cancelled",
     "ChildFailed",
     "Context",

@@ -84,9 +84,10 @@ KERNEL_BANNED_NAMES = {"utcnow", "today", "uuid1", "uuid4"}  # as names, attribu
 KERNEL_BANNED_CALLS = {"open", "input", "eval", "exec", "__import__"}
 BROAD = {"Exception", "BaseException"}
 PUBLIC = (
-    "App Cancelled ChildFailed Context Effect EffectContext Evicted Fail FencingToken Found Goto Graph InputConflict "
-    "NoSuchInterrupt Node NotFound Op OpError Refused RequestFailed Retry RunTerminal Send Signal StreamsError "
-    "Subscription Task TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow extend merge"
+    "App BatchContext Cancelled ChildFailed Context Effect EffectContext Evicted Fail FencingToken Found Goto Graph "
+    "InputConflict NoSuchInterrupt Node NotFound Op OpError Refused RequestFailed Retry RunTerminal Send Signal "
+    "StreamsError Subscription Task TaskContext TaskFailed TimedOut TryAgain Unknown UnknownRun Withdrawn Won Workflow "
+    "extend merge"
 ).split()
 
 

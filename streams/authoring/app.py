@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal, check_name
@@ -14,6 +14,8 @@ from streams.authoring.fingerprint import fingerprint
 from streams.authoring.graph import Graph
 from streams.authoring.subscriber import (
     LOOKS,
+    BatchContext,
+    BatchDecorator,
     EffectContext,
     LookUp,
     Subscription,
@@ -209,6 +211,7 @@ class App:
         self.annotations += [type] if reply is None else [type, reply]
         return Effect(name, type, reply, make_policy(retry, None)._replace(timeout=None))
 
+    @overload
     def subscriber(
         self,
         effect: Effect[E, Y],
@@ -219,21 +222,51 @@ class App:
         timeout: float | timedelta | None = None,
         idempotent: bool = False,
         transactional: bool = False,
+        many: Literal[False] = False,
         batch: int = 500,
         looks: Retry | None = None,
         name: str | None = None,
-    ) -> SubscriptionDecorator[E, Y]:
+    ) -> SubscriptionDecorator[E, Y]: ...
+    @overload
+    def subscriber(
+        self,
+        effect: Effect[E, Y],
+        /,
+        *,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        transactional: Literal[True],
+        many: Literal[True],
+        batch: int = 500,
+        name: str | None = None,
+    ) -> BatchDecorator[E, Y]: ...
+    def subscriber(
+        self,
+        effect: Effect[Any, Any],
+        /,
+        *,
+        reconcile: LookUp[Any, Any] | None = None,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        idempotent: bool = False,
+        transactional: bool = False,
+        many: bool = False,
+        batch: int = 500,
+        looks: Retry | None = None,
+        name: str | None = None,
+    ) -> Any:
         """Declare who carries an effect out: an async function of a context and a payload, or a plain one.
 
         What it returns is the reply. `Fail`, exceptions that `retry` names as terminal, and `TryAgain` say that nothing
         was done. After any other exception, a crash, or `timeout` (60 s unless given) it may have been: `reconcile`
         looks it up then and gives Found, NotFound or Unknown, as often as `looks` says. Without it, `idempotent=True`
         repeats under the same key, and otherwise a person is asked. A `transactional` handler writes in the ledger's
-        own transaction, up to `batch` messages in one, so whatever it raises is rolled back.
+        own transaction, up to `batch` messages in one, so whatever it raises is rolled back. With `many` it is called
+        once for all of them, with a `BatchContext` and their payloads, and returns as many results in their order.
         """
         options = {"reconcile": reconcile, "idempotent": idempotent, "transactional": transactional, "batch": batch}
         policies = {"policy": make_policy(retry, timeout), "looks": make_policy(looks or LOOKS, timeout)}
-        return lambda function: self._subscribe(effect, function, name, {**options, **policies})
+        return lambda function: self._subscribe(effect, function, name, {**options, **policies, "many": many})
 
     def _subscribe(
         self, effect: Effect[Any, Any], function: Callable[..., Any], name: str | None, options: dict[str, Any]
@@ -250,10 +283,16 @@ class App:
         if options["transactional"] and (options["reconcile"] or options["idempotent"]):
             message = f"{what}: a transactional handler is rolled back, so it takes neither reconcile nor idempotent"
             raise ValueError(message)
+        if options["many"] and not options["transactional"]:
+            message = (
+                f"{what}: many=True is for transactional=True. Outside the ledger's transaction each message has an "
+                "outcome of its own, so write a handler of one payload: up to 1,000 of its calls run at once"
+            )
+            raise ValueError(message)
         if options["batch"] < 1:
             message = f"{what}: batch={options['batch']!r}; a batch holds at least one message"
             raise ValueError(message)
-        check_handler(what, function)
+        check_handler(what, function, many=options["many"])
         self.learn_function(function)
         if options["reconcile"] is not None:
             check_handler(f"the look-up of {what}", options["reconcile"])
@@ -272,7 +311,7 @@ class App:
         """Make the types of a function's annotations known, and return them."""
         where = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
         annotations = annotations_of(function, where)
-        engine = (Context, EffectContext, TaskContext)
+        engine = (BatchContext, Context, EffectContext, TaskContext)
         self.annotations.extend(hint for hint in annotations.values() if hint not in engine)
         return annotations
 

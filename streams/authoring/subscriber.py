@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -12,7 +12,16 @@ from streams.authoring.declared import Effect
 from streams.authoring.task import FencingToken, Reconciled, Retry
 from streams.kernel.bodies import Policy
 
-__all__ = ["LOOKS", "EffectContext", "LookUp", "Subscription", "SubscriptionDecorator", "check_handler"]
+__all__ = [
+    "LOOKS",
+    "BatchContext",
+    "BatchDecorator",
+    "EffectContext",
+    "LookUp",
+    "Subscription",
+    "SubscriptionDecorator",
+    "check_handler",
+]
 
 E = TypeVar("E")
 Y = TypeVar("Y")
@@ -66,6 +75,20 @@ class EffectContext:
         return self.fencing_token.attempt
 
 
+class BatchContext:
+    """What a handler of many messages is told. The engine makes it; for a unit test make one by hand."""
+
+    def __init__(
+        self, deliveries: Sequence[EffectContext] = (), *, resources: Any = None, connection: Any = None
+    ) -> None:
+        self.deliveries = tuple(deliveries)
+        """The context of each message, in the order of the payloads."""
+        self.resources = resources
+        """What the app's lifespan yielded."""
+        self.connection = connection
+        """The open transaction of the ledger, which commits with the outcomes of all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription(Generic[E, Y]):
     """The subscriber of an effect; made by `@app.subscriber`. Called directly, it is the plain function."""
@@ -81,11 +104,17 @@ class Subscription(Generic[E, Y]):
     batch: int = 500
     is_async: bool = True
     """Whether the function runs on the event loop; others run in threads."""
+    many: bool = False
+    """Whether the function takes all payloads of a batch at once."""
 
-    async def __call__(self, ctx: EffectContext, payload: E, /) -> Y:
+    @overload
+    async def __call__(self, ctx: EffectContext, payload: E, /) -> Y: ...
+    @overload
+    async def __call__(self, ctx: BatchContext, payloads: Sequence[E], /) -> Sequence[Y] | None: ...
+    async def __call__(self, ctx: Any, payload: Any, /) -> Any:
         """Call the function itself, without the engine."""
         outcome = self.function(ctx, payload)
-        return await outcome if inspect.isawaitable(outcome) else outcome  # type: ignore[no-any-return]
+        return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 LookUp = Callable[[EffectContext, E], Coroutine[Any, Any, Reconciled[Y]]] | Callable[[EffectContext, E], Reconciled[Y]]
@@ -100,11 +129,28 @@ class SubscriptionDecorator(Protocol[E, Y]):
     def __call__(self, function: Callable[[EffectContext, E], Y], /) -> Subscription[E, Y]: ...
 
 
-def check_handler(what: str, function: Callable[..., Any]) -> None:
-    """Raise TypeError unless it takes a context and a payload."""
+class BatchDecorator(Protocol[E, Y]):
+    """What `@app.subscriber(effect, transactional=True, many=True)` gives: one result for each payload, in order.
+
+    None stands for all of them where the effect has no reply.
+    """
+
+    @overload
+    def __call__(
+        self, function: Callable[[BatchContext, Sequence[E]], Coroutine[Any, Any, Sequence[Y] | None]], /
+    ) -> Subscription[E, Y]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[BatchContext, Sequence[E]], Sequence[Y] | None], /
+    ) -> Subscription[E, Y]: ...
+
+
+def check_handler(what: str, function: Callable[..., Any], *, many: bool = False) -> None:
+    """Raise TypeError unless it takes a context and a payload, or a batch of them."""
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         name = getattr(function, "__name__", "handler")
-        message = f"{what}: write `async def {name}(ctx: EffectContext, payload: SomeType)`, sync or async"
+        taken = "ctx: BatchContext, payloads: Sequence[SomeType]" if many else "ctx: EffectContext, payload: SomeType"
+        message = f"{what}: write `async def {name}({taken})`, sync or async"
         raise TypeError(message) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from streams import App, EffectContext, Fail, Found, NotFound, Retry
+from streams import App, BatchContext, EffectContext, Fail, Found, NotFound, Retry
 from streams.dev import Kafka
 from streams.effects.port import Ledger, Query, Status
 from streams.effects.postgres import open_postgres_ledger
@@ -35,9 +36,12 @@ TABLE = "CREATE TABLE bookings (effect_id TEXT PRIMARY KEY, amount BIGINT CHECK 
 
 
 class Shop:
-    """An app with one effect that is an outside call, and one whose handler writes into the ledger's database."""
+    """An app with one effect that is an outside call, and one whose handler writes into the ledger's database.
 
-    def __init__(self, *, asynchronous: bool) -> None:
+    That one takes one message, or `many`.
+    """
+
+    def __init__(self, *, asynchronous: bool, many: bool) -> None:
         self.app = App(f"shop-{uuid4().hex[:8]}")
         self.paid: list[str] = []
         payments = self.app.effect("payments", str, reply=str)
@@ -65,8 +69,18 @@ class Shop:
             ctx.connection.execute(sql + "(?, ?)", (ctx.effect_id, amount))
             return amount
 
-        handler: Any = book if asynchronous else book_plainly
-        self.app.subscriber(bookings, transactional=True, retry=retry)(handler)
+        async def book_many(ctx: BatchContext, amounts: Sequence[int]) -> Sequence[int]:
+            async with ctx.connection.cursor() as cursor:
+                await cursor.executemany(sql + "(%s, %s)", rows_of(ctx, amounts))
+            return amounts
+
+        def book_many_plainly(ctx: BatchContext, amounts: Sequence[int]) -> Sequence[int]:
+            ctx.connection.executemany(sql + "(?, ?)", rows_of(ctx, amounts))
+            return amounts
+
+        single, several = (book, book_many) if asynchronous else (book_plainly, book_many_plainly)
+        options: Any = {"transactional": True, "many": many, "retry": retry}
+        self.app.subscriber(bookings, **options)(several if many else single)
         self.topics = topics_of(self.app.name, self.app.effects)
         self.codec = make_codec(self.app.annotations, self.app.named_types)
 
@@ -78,6 +92,10 @@ class Shop:
         )
         data, partition = encode_effect(message), partition_of(run.encode(), PARTITIONS)
         return NewRecord(self.topics.effect(effect), partition, run.encode(), data, headers_of("effect", data))
+
+
+def rows_of(ctx: BatchContext, amounts: Sequence[int]) -> list[tuple[str, int]]:
+    return [(one.effect_id, amount) for one, amount in zip(ctx.deliveries, amounts, strict=True)]
 
 
 async def read(log: Log, topic: str) -> list[Record]:
@@ -156,10 +174,14 @@ async def go_through(shop: Shop, log: Log, ledger: Ledger, rows: Any) -> None:
     assert sorted({(entry.status, entry.published) for entry in page}) == [(Status.DONE, True), (Status.FAILED, True)]
 
 
+on_both_forms = pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+
+
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_effects_on_kafka_and_postgresql(kafka: Kafka, database: str) -> None:
+@on_both_forms
+def test_effects_on_kafka_and_postgresql(kafka: Kafka, database: str, many: bool) -> None:
     async def scenario() -> None:
         async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
             await connection.execute(TABLE)
@@ -170,14 +192,15 @@ def test_effects_on_kafka_and_postgresql(kafka: Kafka, database: str) -> None:
 
             ledger = await open_postgres_ledger(database)
             log = await open_kafka(kafka.url)
-            await go_through(Shop(asynchronous=True), log, ledger, rows)
+            await go_through(Shop(asynchronous=True, many=many), log, ledger, rows)
             await log.close()
             await ledger.close()
 
     asyncio.run(scenario())
 
 
-def test_effects_on_the_embedded_pair(tmp_path: Path) -> None:
+@on_both_forms
+def test_effects_on_the_embedded_pair(tmp_path: Path, many: bool) -> None:
     async def scenario() -> None:
         path = tmp_path / "ledger.db"
         connection = sqlite3.connect(path, isolation_level=None)
@@ -188,7 +211,7 @@ def test_effects_on_the_embedded_pair(tmp_path: Path) -> None:
 
         ledger = await open_sqlite_ledger(f"sqlite:///{path}")
         log = await open_sqlite(f"sqlite:///{tmp_path}/log.db")
-        await go_through(Shop(asynchronous=False), log, ledger, rows)
+        await go_through(Shop(asynchronous=False, many=many), log, ledger, rows)
         await log.close()
         await ledger.close()
         connection.close()

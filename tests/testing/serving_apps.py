@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from streams import App, Context, EffectContext, Fail, Found, NotFound, RequestFailed, Retry, TryAgain
+from streams import App, BatchContext, Context, EffectContext, Fail, Found, NotFound, RequestFailed, Retry, TryAgain
 from streams.testing import Scenario
 
 Script = Callable[[Scenario], Any]
@@ -74,5 +74,27 @@ def shop(**options: Any) -> tuple[App, Script]:
     async def script(s: Scenario) -> None:
         run = await s.start(buy, "o-1")
         assert await s.result(run) == "paid 15, O-1, NEVER"
+
+    return app, script
+
+
+def shelf() -> tuple[App, Script]:
+    """Rows that a handler of many writes, all of a batch in one call."""
+    app = App("shelf")
+    rows = app.effect("rows", int, reply=int)
+
+    @app.subscriber(rows, transactional=True, many=True)
+    async def write(ctx: BatchContext, numbers: Sequence[int]) -> list[int]:
+        await asyncio.sleep(0.1)
+        for delivery, number in zip(ctx.deliveries, numbers, strict=True):
+            ctx.connection[delivery.idempotency_key] = (*ctx.connection.get(delivery.idempotency_key, ()), number)
+        return [10 * number for number in numbers]
+
+    @app.workflow(version=1)
+    async def fill(ctx: Context, _: str) -> int:
+        return sum(await ctx.all([ctx.request(rows, number, idempotency_key=f"row/{number}") for number in range(3)]))
+
+    async def script(s: Scenario) -> None:
+        assert await s.result(await s.start(fill, "s-1")) == 30
 
     return app, script

@@ -10,7 +10,7 @@ import pytest
 from streams import EffectContext, NotFound
 from streams.runtime.crash import POINTS
 from streams.testing import crash_everywhere
-from tests.testing.serving_apps import Provider, shop
+from tests.testing.serving_apps import Provider, shelf, shop
 
 LOOK_UPS = ("effect.looking_up", "effect.looked_up")
 
@@ -69,3 +69,10 @@ def test_a_subscriber_that_hands_over_repeats_nothing() -> None:
     report = tried(only=["effect.handover:1", "effect.handover:2", "doubt.committed:3", "doubt.open:3"])
     report.raise_if_failed()
     assert report.parked == ()
+
+
+def test_a_handler_of_many_passes_at_every_point_of_its_batches() -> None:
+    points = ["claimed/rows:1", "claimed/rows:3", "waited/rows:1", "called/rows:1", "settled/rows:1", "settled/rows:3"]
+    report = crash_everywhere(*shelf(), only=[f"effect.{point}" for point in points])
+    report.raise_if_failed()
+    assert len(report.positions) == len(points)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
 from streams import (
     App,
+    BatchContext,
     EffectContext,
     Fail,
     FencingToken,
@@ -75,6 +77,26 @@ def ship(ctx: EffectContext, shipment: Shipment) -> None:
     connection.execute("insert", shipment.order_id)
 
 
+@app.subscriber(charges, transactional=True, many=True, batch=100)
+async def book(ctx: BatchContext, payloads: Sequence[Charge]) -> list[Payment]:
+    assert_type(ctx.deliveries, tuple[EffectContext, ...])
+    return [Payment(charge.order_id) for charge in payloads]
+
+
+assert_type(book, Subscription[Charge, Payment])
+
+
+@app.subscriber(shipments, transactional=True, many=True)
+def ship_many(ctx: BatchContext, payloads: Sequence[Shipment]) -> None:
+    connection: Any = ctx.connection
+    connection.executemany("insert", [(shipment.order_id,) for shipment in payloads])
+
+
+async def by_hand_many() -> None:
+    assert_type(await book(BatchContext([EffectContext("id")]), [Charge("o", 1)]), Sequence[Payment] | None)
+    await book(BatchContext(), [Shipment("o")])  # E: wrong payloads
+
+
 async def by_hand() -> None:
     assert_type(await pay(EffectContext("id", delivery=2), Charge("o", 1)), Payment)
     await pay(EffectContext("id"), Shipment("o"))  # E: wrong payload
@@ -97,3 +119,12 @@ async def text(ctx: EffectContext, charge: Charge) -> str:
 app.subscriber(charges)(text)  # E: the handler returns another type
 app.subscriber(charges, reconcile=find_text)  # E: the look-up finds another type
 app.subscriber("charges")  # E: an effect, not its name
+
+
+async def texts(ctx: BatchContext, payloads: Sequence[Charge]) -> list[str]:
+    return [charge.order_id for charge in payloads]
+
+
+app.subscriber(charges, transactional=True, many=True)(texts)  # E: the results are of another type
+app.subscriber(charges, transactional=True, many=True)(text)  # E: it takes one
+app.subscriber(charges, many=True)  # E: not transactional

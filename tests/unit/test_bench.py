@@ -108,6 +108,8 @@ def test_effects_are_measured_on_both_pairs(tmp_path):
     for pair in ("sqlite", "kafka"):
         rows, calls = metrics[f"effects-rows-{pair}"], metrics[f"effects-calls-{pair}"]
         assert all(rows[name]["median"] > 0 for name in ("rows_per_s", "known_per_s", "rows_to_bare"))
+        many = metrics[f"effects-many-{pair}"]
+        assert all(many[f"rows_to_{name}"]["median"] > 0 for name in ("bare_many", "bare_rows"))
         assert 1 <= calls["calls_most_in_flight"]["median"] <= 60
 
 

@@ -124,8 +124,9 @@ async def until(look: Callable[[], Awaitable[Any]], enough: Callable[[Any], Any]
 
 
 @pytest.mark.postgres
-def test_the_transactional_handler_of_the_effects_page_writes_with_the_ledger(load, database: str) -> None:
-    rows_app = load("rows.py")
+@pytest.mark.parametrize("name", ["rows", "packs"])
+def test_the_transactional_handlers_of_the_effects_page_write_with_the_ledger(load, database: str, name: str) -> None:
+    rows_app = load(f"{name}.py")
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE entries (key text, amount int)")
 
@@ -133,12 +134,15 @@ def test_the_transactional_handler_of_the_effects_page_writes_with_the_ledger(lo
         ledger = await open_postgres_ledger(database)
 
         async def story(client: Client) -> None:
-            message = EffectMessage("r@0/1", "r", "entries", b'{"amount": 7}', "k-1", 1, 1, "w", 1, "1", 0)
-            place = partition_of(b"r", 2)
-            record = NewRecord(client.topics.effect("entries"), place, b"r", encode_effect(message))
-            await client.log.append([record, record])
-            key = Key("rows", "entries", "k-1")
-            await until(lambda: ledger.look([key]), lambda found: key in found and found[key].status is Status.DONE)
+            records = []
+            for key in ("k-1", "k-1", "k-2"):
+                message = EffectMessage(f"r@0/{key}", "r", "entries", b'{"amount": 7}', key, 1, 1, "w", 1, "1", 0)
+                records.append(
+                    NewRecord(client.topics.effect("entries"), partition_of(b"r", 2), b"r", encode_effect(message))
+                )
+            await client.log.append(records)
+            last = Key(name, "entries", "k-2")
+            await until(lambda: ledger.look([last]), lambda found: last in found and found[last].status is Status.DONE)
 
         try:
             await serving(rows_app, ledger, story)
@@ -147,7 +151,7 @@ def test_the_transactional_handler_of_the_effects_page_writes_with_the_ledger(lo
 
     asyncio.run(main())
     with psycopg.connect(database) as connection:
-        assert connection.execute("SELECT * FROM entries").fetchall() == [("k-1", 7)]
+        assert connection.execute("SELECT * FROM entries ORDER BY key").fetchall() == [("k-1", 7), ("k-2", 7)]
 
 
 # ---- the tables -----------------------------------------------------------------------------------------------------

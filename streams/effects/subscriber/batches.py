@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from streams.authoring.subscriber import BatchContext, EffectContext
 from streams.effects.asks import VALUE_UNREADABLE
 from streams.effects.batch import GRANTED
 from streams.effects.port import Entry, Settlement, Status, Verdict, Word
 from streams.effects.subscriber.ahead import Ahead, with_followers
-from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of
+from streams.effects.subscriber.call import context_of, encoded, end_of, payload_of, results_of
 from streams.effects.subscriber.outcomes import End, How, settlement_of
 from streams.errors import LedgerMismatch, Refused, UsageError, ValueUnreadable
 from streams.kernel.bodies import Failure
@@ -32,15 +33,24 @@ class _RolledBack(Exception):
     """Ends a transaction where the handler itself raised nothing that could: the body says what it comes to."""
 
 
+class _Call(NamedTuple):
+    """One call of the handler: with a message, or with all of them where it takes many."""
+
+    context: EffectContext | BatchContext
+    payload: Any
+    turns: Sequence[tuple[int, Entry]]
+    """Place and entry of each message it is for."""
+
+
 class _Body:
-    """What happens inside the ledger's transaction: handlers one after another, in the order of the messages."""
+    """What happens inside the ledger's transaction: the handler's calls, in the order of the messages."""
 
     def __init__(self, station: Station, batch: Sequence[Message]) -> None:
         self._station = station
         self._batch = batch
         self._settlements: list[Settlement] = []
         self.bad: tuple[int, End] | None = None
-        """The message that the handler has ended in a way that rolls back all of the batch, and how."""
+        """The message that has ended in a way that rolls back all of the batch, and how; None where nobody knows it."""
 
     def __call__(self, connection: Any, verdicts: Sequence[Verdict]) -> Any:
         """An awaitable for an async handler; for a plain one the outcomes themselves."""
@@ -50,32 +60,41 @@ class _Body:
 
     async def _with_async(self, connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
         subscription = self._station.subscription
-        for index, message, entry in self._turns(verdicts):
-            payload = self._payload(index, message)
-            context = context_of(self._station.parts, message, entry, connection)
+        for call in self._calls(connection, verdicts):
             try:
                 async with asyncio.timeout(subscription.policy.timeout):
-                    value = await subscription.function(context, payload)
+                    value = await subscription.function(call.context, call.payload)
             except BaseException as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise
-                self._blame(index, error)
+                self._blame(call, error)
                 raise
-            self._done(index, entry, value)
+            self._done(call, value)
         return self._settlements
 
     def _with_plain(self, connection: Any, verdicts: Sequence[Verdict]) -> list[Settlement]:
-        for index, message, entry in self._turns(verdicts):
-            payload = self._payload(index, message)
-            context = context_of(self._station.parts, message, entry, connection)
+        for call in self._calls(connection, verdicts):
             try:
-                value = self._station.subscription.function(context, payload)
+                value = self._station.subscription.function(call.context, call.payload)
             except BaseException as error:
-                self._blame(index, error)
+                self._blame(call, error)
                 raise
-            self._done(index, entry, value)
+            self._done(call, value)
         return self._settlements
+
+    def _calls(self, connection: Any, verdicts: Sequence[Verdict]) -> Iterator[_Call]:
+        parts = self._station.parts
+        single = (
+            (context_of(parts, message, entry, connection), self._payload(index, message), (index, entry))
+            for index, message, entry in self._turns(verdicts)
+        )
+        if not self._station.subscription.many:
+            for context, payload, turn in single:
+                yield _Call(context, payload, (turn,))
+        elif found := tuple(single):
+            deliveries, payloads, turns = zip(*found, strict=True)
+            yield _Call(BatchContext(deliveries, resources=parts.resources, connection=connection), payloads, turns)
 
     def _turns(self, verdicts: Sequence[Verdict]) -> Iterator[tuple[int, Message, Entry]]:
         """Those to call the handler for. Behind one that has to wait no later one of its run is carried out."""
@@ -100,20 +119,32 @@ class _Body:
             self.bad = index, End(How.NEVER, failure=failure)
             raise _RolledBack from error
 
-    def _blame(self, index: int, error: BaseException) -> None:
+    def _blame(self, call: _Call, error: BaseException) -> None:
         """Remember what the handler has raised. It goes on as it is: a ledger knows errors of its database."""
         crash.passing("effect.called", self._station.name)
-        self.bad = index, end_of(self._station.parts, self._station.subscription, error)
+        if len(call.turns) == 1:
+            self.bad = call.turns[0][0], end_of(self._station.parts, self._station.subscription, error)
         if not isinstance(error, Exception):
             raise _RolledBack from error
 
-    def _done(self, index: int, entry: Entry, value: Any) -> None:
+    def _done(self, call: _Call, value: Any) -> None:
         crash.passing("effect.called", self._station.name)
-        end = encoded(self._station.parts, self._station.subscription, self._batch[index], value)
-        if end.how is How.PARK:  # here it is rolled back, and so surely not done
-            self.bad = index, end._replace(how=How.NEVER)
-            raise _RolledBack
-        self._settlements.append(settlement_of(self._station.subscription, entry, end))
+        parts, subscription = self._station.parts, self._station.subscription
+        values = results_of(subscription, value, len(call.turns)) if subscription.many else (value,)
+        if isinstance(values, Failure):
+            self._refuse(call.turns, values)
+        for turn, result in zip(call.turns, values, strict=True):
+            index, entry = turn
+            end = encoded(parts, subscription, self._batch[index], result)
+            if end.how is How.PARK:  # here it is rolled back, and so surely not done
+                self._refuse([turn], end.failure)
+            self._settlements.append(settlement_of(subscription, entry, end))
+
+    def _refuse(self, turns: Sequence[tuple[int, Entry]], failure: Failure | None) -> NoReturn:
+        """Roll back what the handler has done because of its result."""
+        if len(turns) == 1:
+            self.bad = turns[0][0], End(How.NEVER, failure=failure)
+        raise _RolledBack
 
 
 def _never_looked_up(station: Station, entry: Entry) -> Settlement:
@@ -283,7 +314,10 @@ class Batches:
 
 
 def _split(part: list[Message], bad: tuple[int, End] | None) -> list[list[Message]]:
-    """The bad one alone, and those before and after it. Where the commit failed nobody says of which: two halves."""
+    """The bad one alone, and those before and after it; two halves where nobody says which it is.
+
+    So it is where the commit failed, and where a handler that was given many has raised.
+    """
     if bad is None:
         half = len(part) // 2
         return [part[:half], part[half:]]

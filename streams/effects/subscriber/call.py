@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from streams.effects.subscriber.parts import Parts
     from streams.effects.subscriber.window import Message
 
-__all__ = ["Call", "context_of", "encoded", "end_of", "payload_of"]
+__all__ = ["Call", "context_of", "encoded", "end_of", "payload_of", "results_of"]
 
+_REPLY_INVALID = "REPLY_INVALID"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,13 +70,28 @@ def encoded(parts: Parts, subscription: Subscription[Any, Any], message: Message
     except ValueRefused as refused:
         code, reason = refused.code, f"cannot be stored: {plain_text(refused)}"
     except Refused as refused:
-        code, reason = "REPLY_INVALID", f"is no reply of effect {subscription.effect.name!r}: {plain_text(refused)}"
+        code, reason = _REPLY_INVALID, f"is no reply of effect {subscription.effect.name!r}: {plain_text(refused)}"
     else:
         return End(How.DONE, data)
     text = f"the result of subscriber {subscription.name!r} {reason}"
     if not subscription.transactional:
         text = f"carried out, but {text}"
     return End(How.PARK, failure=Failure("terminal", code, text))
+
+
+def results_of(subscription: Subscription[Any, Any], value: Any, count: int) -> Sequence[Any] | Failure:
+    """What a handler of many has returned, for each of its messages; a failure where it does not say that."""
+    if value is None and subscription.effect.reply in (None, type(None)):
+        return (None,) * count
+    counted = isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+    if counted and len(value) == count:
+        return value  # type: ignore[no-any-return]
+    given = f"{len(value)} results" if counted else f"{type(value).__name__}"
+    text = (
+        f"subscriber {subscription.name!r} takes many: it was given {count} payloads and returned {given}. Return a "
+        "list with the result of each, in their order; None stands for all where the effect has no reply"
+    )
+    return Failure("terminal", _REPLY_INVALID, text)
 
 
 def end_of(parts: Parts, subscription: Subscription[Any, Any], error: BaseException) -> End:

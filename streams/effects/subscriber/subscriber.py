@@ -153,9 +153,10 @@ def _check_transactional(subscriptions: Iterable[Subscription[Any, Any]], ledger
     wanted = {"postgresql": True, "postgres": True, "sqlite": False}.get(ledger.url.partition(":")[0])
     for subscription in subscriptions:
         if subscription.transactional and wanted is not None and subscription.is_async is not wanted:
+            taken = "payloads" if subscription.many else "payload"
             write, given = ("async def", "psycopg.AsyncConnection") if wanted else ("def", "sqlite3.Connection")
             message = (
                 f"subscriber {subscription.name!r} of effect {subscription.effect.name!r} is transactional: with "
-                f"{ledger.url} it is given a {given}, so write `{write} {subscription.name}(ctx, payload)`"
+                f"{ledger.url} it is given a {given}, so write `{write} {subscription.name}(ctx, {taken})`"
             )
             raise UsageError(message)

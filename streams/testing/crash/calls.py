@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from streams.authoring.app import App
-from streams.authoring.subscriber import EffectContext, Subscription
+from streams.authoring.subscriber import BatchContext, EffectContext, Subscription
 from streams.authoring.task import Task, TaskContext
 from streams.runtime import crash
 
@@ -77,15 +77,18 @@ def _watched_one(one: Subscription[Any, Any], note: Callable[[Call], None]) -> S
 def _noting(
     function: Callable[..., Any], task: str, note: Callable[[Call], None], *, look_up: bool, effect: str = ""
 ) -> Any:
-    def begin(ctx: TaskContext | EffectContext) -> Call:
-        call = Call(ctx, task, look_up=look_up, effect=effect)
-        note(call)
-        return call
+    def begin(ctx: TaskContext | EffectContext | BatchContext) -> Call:
+        """Of a batch each message is noted; the first call stands for them."""
+        about = ctx.deliveries if isinstance(ctx, BatchContext) else (ctx,)
+        calls = [Call(one, task, look_up=look_up, effect=effect) for one in about]
+        for call in calls:
+            note(call)
+        return calls[0]
 
     if not inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        def plain(ctx: TaskContext | EffectContext, *args: Any, **kwargs: Any) -> Any:
+        def plain(ctx: TaskContext | EffectContext | BatchContext, *args: Any, **kwargs: Any) -> Any:
             call = begin(ctx)
             call.answer = function(ctx, *args, **kwargs)
             return call.answer
@@ -93,7 +96,7 @@ def _noting(
         return plain
 
     @functools.wraps(function)
-    async def stepping(ctx: TaskContext | EffectContext, *args: Any, **kwargs: Any) -> Any:
+    async def stepping(ctx: TaskContext | EffectContext | BatchContext, *args: Any, **kwargs: Any) -> Any:
         call = begin(ctx)
         call.coroutine = function(ctx, *args, **kwargs)
         point = f"effect.waited/{effect}" if effect else f"task.waited/{task}"

@@ -181,7 +181,7 @@ class Books:
 
     # -- judging -----------------------------------------------------------------------------------------------------
 
-    async def check(self, *effects: str, transactional: tuple[str, ...] = ("rows", "odd_rows")) -> None:
+    async def check(self, *effects: str, transactional: tuple[str, ...] = ("rows", "odd_rows", "packs")) -> None:
         """Every message has its entry, every outcome its one reply or its dead letter, every row its entry."""
         replies, rows = await self.replies(), self.rows()
         for effect in effects:

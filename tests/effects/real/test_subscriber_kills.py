@@ -119,6 +119,49 @@ async def rolled_back(s: Stage) -> None:
     assert await s.books.letters("rows") == []
 
 
+PACK = 200
+PACK_DEATHS = {
+    "before the call": "effect.claimed",
+    IN_THE_CALL: "pack.written",
+    "before done": "effect.called",
+    "before the offset": "effect.settled",
+    "after the offset": "effect.committed",
+}
+
+
+async def rolled_back_together(s: Stage) -> None:
+    """All rows of a batch and all of its outcomes are in one transaction."""
+    asked: set[str] = set()
+    for when, point in PACK_DEATHS.items():
+        process = await s.subscriber(f"{point}/packs", only=["packs"])
+        await s.books.finished("packs")
+        assert s.books.rows() == dict.fromkeys(asked, 1), when
+        known = set(await s.books.entries("packs"))
+        s.arm()
+        orders = [f"{when.replace(' ', '-')}-{number}" for number in range(PACK)]
+        await s.ask("packs", *orders)
+        assert await process.gone() == -signal.SIGKILL, when
+        written = set(s.books.rows())
+        assert written == set(await s.books.entries("packs")), "a row without its outcome, or the other way round"
+        assert (written > known) is (when in ("before the offset", "after the offset")), when
+        asked |= {f"packs/{order}" for order in orders}
+    last = await s.subscriber(only=["packs"])
+    await s.books.finished("packs")
+    assert await last.stop() == 0
+    await s.books.check("packs")
+    assert s.books.rows() == dict.fromkeys(asked, 1)
+    entries = await s.books.entries("packs")
+    assert {entry.status for entry in entries.values()} == {Status.DONE}
+    assert len({effect_id for effect_id, _, _ in await s.books.replies()}) == len(asked)
+    assert len(s.calls("pack")) > len(asked), "no call was interrupted"
+    assert await s.books.letters("packs") == []
+
+
+@on_each_pair
+def test_f17_subscribers_killed_in_a_handler_of_many_have_written_the_batch_or_nothing(tmp_path: Path, pair: Pair):
+    play(tmp_path, pair, rolled_back_together)
+
+
 @on_each_pair
 def test_f17_subscribers_killed_at_every_point_look_up_or_repeat_under_the_same_key(tmp_path: Path, pair: Pair):
     play(tmp_path, pair, looked_up, repeated)

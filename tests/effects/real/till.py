@@ -6,20 +6,22 @@ import asyncio
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from streams import App, Context, EffectContext, Fail, Found, NotFound, Retry, TryAgain
+from streams import App, BatchContext, Context, EffectContext, Fail, Found, NotFound, Retry, TryAgain
+from streams.runtime import crash
 from tests.effects.real.buying import ask_for_stock, look_up
 from tests.effects.real.notes import note
 
 from provider_client import ProviderRefused, ProviderUnavailable  # isort: skip - `buying` knows the way to it
 
-EFFECTS = ("holds", "keyed", "once", "rows", "odd", "odd_rows", "deadly", "ticks")
+EFFECTS = ("holds", "keyed", "once", "rows", "odd", "odd_rows", "deadly", "ticks", "packs")
 TABLE = "CREATE TABLE IF NOT EXISTS written (key TEXT, effect_id TEXT, run TEXT, value TEXT)"
 """Without any unique column: what is written twice is seen twice."""
 
 app = App(os.environ.get("STAGE_APP", "till"))
-holds, keyed, once, rows, odd, odd_rows, deadly, ticks = (app.effect(name, dict, reply=str) for name in EFFECTS)
+holds, keyed, once, rows, odd, odd_rows, deadly, ticks, packs = (app.effect(name, dict, reply=str) for name in EFFECTS)
 often = Retry(max_attempts=1_000, initial=0.05, max_delay=0.3)
 few = Retry(max_attempts=3, initial=0.05, max_delay=0.1)
 on_sqlite = os.environ.get("STAGE_LEDGER", "sqlite:").startswith("sqlite:")
@@ -73,6 +75,10 @@ def row_of(ctx: EffectContext, payload: dict[str, Any]) -> tuple[str, str, str, 
     return ctx.idempotency_key, ctx.effect_id, ctx.run_id, payload["order"]
 
 
+def rows_of(ctx: BatchContext, payloads: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    return [row_of(one, payload) for one, payload in zip(ctx.deliveries, payloads, strict=True)]
+
+
 if on_sqlite:
 
     @app.subscriber(rows, transactional=True, retry=often)
@@ -88,6 +94,14 @@ if on_sqlite:
         ctx.connection.execute(WRITE, row_of(ctx, payload))
         return strange(payload["how"], ctx)
 
+    @app.subscriber(packs, transactional=True, many=True, retry=often)
+    def pack(ctx: BatchContext, payloads: Sequence[dict[str, Any]]) -> list[str]:
+        for one in ctx.deliveries:
+            note(one, "pack")
+        ctx.connection.executemany(WRITE, rows_of(ctx, payloads))
+        crash.passing("pack.written", "packs")
+        return [f"pack of {payload['order']}" for payload in payloads]
+
 else:
 
     @app.subscriber(rows, transactional=True, retry=often)
@@ -101,6 +115,15 @@ else:
         note(ctx, "write_odd")
         await ctx.connection.execute(WRITE.replace("?", "%s"), row_of(ctx, payload))
         return strange(payload["how"], ctx)
+
+    @app.subscriber(packs, transactional=True, many=True, retry=often)
+    async def pack(ctx: BatchContext, payloads: Sequence[dict[str, Any]]) -> list[str]:
+        for one in ctx.deliveries:
+            note(one, "pack")
+        async with ctx.connection.cursor() as cursor:
+            await cursor.executemany(WRITE.replace("?", "%s"), rows_of(ctx, payloads))
+        crash.passing("pack.written", "packs")
+        return [f"pack of {payload['order']}" for payload in payloads]
 
 
 # -- handlers as they should not be ----------------------------------------------------------------------------------
