@@ -25,7 +25,7 @@ async def keeping_of(log: Log, topics: Topics, effect: str) -> Keeping:
     """Twice as long as the effect's topic keeps a message, and as long as the topic of its dead letters does.
 
     A message leaves with its segment, so a segment's time is added to each. It may be set aside on its last day, and be
-    sent back on the last day of that. Whoever rewinds the group before it is gone brings it to the subscriber once more.
+    sent back on the last day of that. Whoever rewinds the group before it is gone brings it once more.
     """
     topic, dead = topics.effect(effect), topics.effect_dead(effect)
     found = await log.describe_topics([topic, dead])
