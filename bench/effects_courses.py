@@ -106,7 +106,7 @@ async def effects_many(log_url: str, folder: Path, effects: int, ledger: str) ->
 async def _rows(log_url: str, url: str, app: App, effects: int) -> dict[str, float]:
     await _fill(log_url, app, "rows", effects, lambda n: Row(n, _NOTE), attempt=0)
     found, watch = await _serve(log_url, url, app, "rows", lambda watch: len(watch.done) >= effects)
-    return {"rows_per_s": _rate(watch.done), "rows_cpu_us": found["cpu_us_per_run"]}
+    return {"rows_per_s": _rate(watch.done) or found["runs_per_s"], "rows_cpu_us": found["cpu_us_per_run"]}
 
 
 def _ledger_url(ledger: str, folder: Path) -> str:
@@ -140,13 +140,13 @@ async def effects_calls(log_url: str, folder: Path, effects: int, in_flight: int
 
 
 def _rate(times: list[float]) -> float:
-    """Of what came behind the first batch, whose beginning nobody has seen."""
+    """Of what came behind the first batch, whose beginning nobody has seen; 0 where one batch was all."""
     first = sum(at - times[0] < 1e-3 for at in times)
     return (len(times) - first) / max(1e-9, times[-1] - times[0])
 
 
 def _known_rate(known: list[tuple[float, int]]) -> float:
-    """The same; 0 where one batch was all."""
+    """The same."""
     seconds = known[-1][0] - known[0][0]
     return sum(count for _, count in known[1:]) / seconds if seconds else 0.0
 
