@@ -77,6 +77,19 @@ async def test_f01_an_idle_group_stands_behind_the_last_marker(lab: Lab) -> None
 
 
 @virtual(mailing)
+async def test_a_stop_leaves_the_group_behind_the_last_marker(lab: Lab) -> None:
+    record = await message(lab, "a")
+    await write_in_a_transaction(lab.log, record.topic, [record])
+    running = lab.subscriber(idle_seconds=1e6)
+    await lab.until(lambda: lab.app.calls)
+    await asyncio.sleep(5)
+    end = (await lab.log.span(record.topic, record.partition)).end
+    assert (await lab.offsets("mails"))[record.partition] == end - 1, "nobody looked yet"
+    await running.stop()
+    assert (await lab.offsets("mails"))[record.partition] == end
+
+
+@virtual(mailing)
 async def test_a_message_behind_a_marker_is_never_passed_over(lab: Lab) -> None:
     running = lab.subscriber(idle_seconds=0.05)
     for number in range(40):
@@ -93,7 +106,7 @@ async def test_a_message_behind_a_marker_is_never_passed_over(lab: Lab) -> None:
 @pytest.mark.slow
 def test_f21_a_subscriber_goes_on_after_retention_has_emptied_its_topic(kafka: Kafka) -> None:
     """All was carried out, then nobody wrote for a week: nothing is missing, and nothing is refused."""
-    shop = Shop(asynchronous=True)
+    shop = Shop(asynchronous=True, many=False)
     topic = shop.topics.effect("payments")
 
     async def serve(log: Log, told: Recorder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from streams.authoring.subscriber import Subscription
@@ -26,6 +27,7 @@ from streams.runtime import crash
 __all__ = ["Station"]
 
 _GRACE_SECONDS = 1.0
+_MARKERS_SECONDS = 2.0
 
 
 class Work(Protocol):
@@ -127,6 +129,9 @@ class Station:
         deadline = Deadline(self.parts.clock, self.parts.settings.stop_seconds)
         while self.busy and not deadline.over:  # noqa: ASYNC110 - only at a stop, and bounded
             await asyncio.sleep(0.005)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_MARKERS_SECONDS, deadline.left())):
+                await self.markers.pass_over()
 
     async def _leave(self, polling: asyncio.Future[None]) -> None:
         seconds = self.parts.settings.drain_seconds + _GRACE_SECONDS

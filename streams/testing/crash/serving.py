@@ -24,8 +24,6 @@ __all__ = ["NOTHING_SERVED", "Given", "Served", "Serving", "is_subscriber"]
 
 T = TypeVar("T")
 _PREFIX = "subscriber-"
-_IDLE_SECONDS = 1e9
-"""Nothing is deleted here, so no idle group has to be moved past markers: it would only lengthen each history."""
 _ENTRIES_MAX = 1_000_000
 _VIEWS: tuple[Isolation, Isolation] = ("read_committed", "read_uncommitted")
 
@@ -123,7 +121,7 @@ class Serving:
             self._app,
             self._log.share(),
             GatedLedger(self.ledger, self._gate),
-            settings=SubscriberSettings(partitions=self._partitions, idle_seconds=_IDLE_SECONDS),
+            settings=SubscriberSettings(partitions=self._partitions),
             clock=self._clock,
             host=self._host(self.number),
             owner=name,

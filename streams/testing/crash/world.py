@@ -258,16 +258,29 @@ class World:
         """Stop the worker gracefully; one that dies in it has a successor, which is stopped too."""
         while self._error is None:
             begun = self._workers + self._serving.number
-            tasks = [self._working]
+            tasks = self._at_work()
             self._worker.stop()
             if self._serving.needed:
-                tasks.append(self._serving.task)
                 self._serving.stop()
             while self._workers + self._serving.number == begun and not all(task.done() for task in tasks):  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(_LOOK_SECONDS)
             if self._workers + self._serving.number == begun:
                 return
+            await self._begin_stopped(tasks)
             await self._settle(acting)
+
+    def _at_work(self) -> list[asyncio.Task[None]]:
+        """The worker and the subscriber that none has followed yet."""
+        return [self._working, self._serving.task] if self._serving.needed else [self._working]
+
+    async def _begin_stopped(self, told: list[asyncio.Task[None]]) -> None:
+        """One died in its stop. Who was told to stop beside it ends, and begins anew: the dead one has left work."""
+        while any(task in self._at_work() and not task.done() for task in told):  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(_LOOK_SECONDS)
+        if self._working.done():
+            self._begin_worker()
+        if self._serving.needed and self._serving.task.done():
+            self._serving.begin()
 
     # -- workers -------------------------------------------------------------------------------------------------
 
