@@ -44,6 +44,7 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
         "log.port",
         "embedded",
         "runtime.host",
+        "runtime.commits",
         "runtime.crash",
         "runtime.failures",
         "runtime.origin",

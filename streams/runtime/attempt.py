@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from streams.authoring.task import FencingToken, Found, NotFound, Task, TaskContext, Unknown
@@ -19,6 +20,7 @@ from streams.kernel.run import OpState, Run
 from streams.runtime import crash
 from streams.runtime.engine import Engine
 from streams.runtime.failures import failure_of, plain_text
+from streams.runtime.host import in_thread
 from streams.runtime.partition import Partition
 
 __all__ = ["Attempt"]
@@ -157,30 +159,8 @@ class Attempt:
     async def _call(self, function: Callable[..., Any], is_async: bool, args: list[Any], kwargs: dict[str, Any]) -> Any:  # noqa: FBT001
         if is_async:
             return await function(self.context, *args, **kwargs)
-        return await self._in_thread(function, args, kwargs)
-
-    async def _in_thread(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Run a plain function in a thread of its own: one that hangs keeps no other task from running."""
-        loop, future = self._loop, self._loop.create_future()
-
-        def settle(value: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(value)
-            else:
-                future.set_exception(error if not isinstance(error, StopIteration) else RuntimeError(repr(error)))
-
-        def work() -> None:
-            try:
-                value, error = function(self.context, *args, **kwargs), None
-            except BaseException as raised:  # noqa: BLE001 - goes to the loop, where it becomes the outcome
-                value, error = None, raised
-            with suppress(RuntimeError):  # the loop is closed: the worker is gone, and nobody asks any more
-                loop.call_soon_threadsafe(settle, value, error)
-
-        self.engine.host.start_thread(work, f"task {self.task.name}")
-        return await future
+        call = partial(function, self.context, *args, **kwargs)
+        return await in_thread(self.engine.host, call, f"task {self.task.name}")
 
     # -- ends ----------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
-__all__ = ["Host"]
+__all__ = ["Host", "in_thread"]
+
+T = TypeVar("T")
 
 
 class Host:
@@ -40,3 +45,29 @@ class Host:
     def traceback(error: BaseException) -> str:
         """Where an exception of user code came from: files of this machine and their lines."""
         return "".join(traceback.format_exception(error))
+
+
+async def in_thread(host: Host, function: Callable[[], T], name: str) -> T:
+    """Run a plain function in a thread of its own: one that hangs keeps no other from running."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error if not isinstance(error, StopIteration) else RuntimeError(repr(error)))
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = function()
+        except BaseException as raised:  # noqa: BLE001 - goes to the loop, where it becomes the outcome
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: its process ends, and nobody asks any more
+            loop.call_soon_threadsafe(settle, value, error)
+
+    host.start_thread(work, name)
+    return await future

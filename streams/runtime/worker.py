@@ -20,6 +20,7 @@ from streams.log.port import GroupSnapshot, Log, Member, Producer
 from streams.observer import Observer
 from streams.runtime import crash
 from streams.runtime.closing import close_producer, drain, leave_group
+from streams.runtime.commits import to_its_end
 from streams.runtime.dispatch import Dispatcher
 from streams.runtime.engine import Engine
 from streams.runtime.host import Host
@@ -39,8 +40,6 @@ from streams.wire.app_codec import make_codec
 from streams.wire.topics import topics_of
 
 __all__ = ["PartitionRefused", "Worker"]
-
-_CUT_OFF_SECONDS = 5.0
 
 
 class PartitionRefused(StreamsError):
@@ -220,20 +219,15 @@ class Worker:
 
         It goes on to its end even when the caller is cancelled: one that is cut off leaves the producer in doubt.
         """
-        task = asyncio.ensure_future(self.producer.commit(snapshot, turn.records, turn.offsets()))
+        commit = self.producer.commit(snapshot, turn.records, turn.offsets())
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            try:
-                await asyncio.wait([task], timeout=_CUT_OFF_SECONDS)
-            finally:  # a second cancellation may end the wait
-                if not task.done() or task.cancelled() or task.exception() is not None:
-                    task.cancel()
-                    self._distrusted = True
-            raise
+            return await to_its_end(commit, self._distrust)
         except (Fenced, InDoubt):
             self._distrusted = True
             raise
+
+    def _distrust(self) -> None:
+        self._distrusted = True
 
     async def trust_producer(self) -> None:
         """Before a turn: throw away a producer that was fenced or left a commit in doubt. The turn lock is held.

@@ -226,7 +226,7 @@ async def test_f03_a_release_that_was_cut_off_and_still_commits_holds_up_no_turn
     lab: KafkaLab, monkeypatch: pytest.MonkeyPatch
 ):
     """The client's thread stays in the end of its transaction, for as long as the client tries that."""
-    monkeypatch.setattr("streams.runtime.worker._CUT_OFF_SECONDS", 0.2)
+    monkeypatch.setattr("streams.runtime.commits.CUT_OFF_SECONDS", 0.2)
     first = await lab.worker(drain_seconds=0.5)
     names = [lab.runs_of(number)[0] for number in range(PARTITIONS)]
     await lab.history.send_all([(name, start("asks")) for name in names])

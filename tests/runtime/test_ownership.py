@@ -449,7 +449,7 @@ async def test_a_mistake_during_an_acquisition_ends_the_worker(lab: Lab, monkeyp
 async def test_a_graceful_stop_is_bounded_while_another_process_holds_the_write_lock(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streams.runtime.worker._CUT_OFF_SECONDS", 0.5)
+    monkeypatch.setattr("streams.runtime.commits.CUT_OFF_SECONDS", 0.5)
     running = await lab.worker(stop_seconds=0.2, drain_seconds=0.3)
     holder = sqlite3.connect(lab.log._core.place.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

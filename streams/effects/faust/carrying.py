@@ -131,7 +131,7 @@ class Carrier:
             self._parts.observer.claim_lost(self._name, message.ask.effect_id, message.ask.run_id)
             return 0.0
         crash.passing("effect.settled", self._name)
-        self._tell(message, settlement, entry)
+        self._parts.tell(message.ask, settlement, entry)
         if is_over(settlement):
             return self._finished(message, record, settlement.status, settlement.response, settlement.error)
         return max(_SOONEST_SECONDS, settlement.due_in or 0.0)
@@ -187,18 +187,6 @@ class Carrier:
     ) -> Carried:
         records = self._letters.of_outcome(record, message.effect, status, response, error, self._now())
         return Carried(records, outcome_of(message.ask, status) if records else None)
-
-    def _tell(self, message: Message, settlement: Settlement, entry: Entry) -> None:
-        observer, error = self._parts.observer, settlement.error or Failure("", "", "")
-        about = (self._name, message.ask.effect_id, message.ask.run_id)
-        if settlement.status is Status.DONE:
-            observer.effect_done(*about, entry.deliveries)
-        elif settlement.status is Status.PARKED:
-            observer.effect_parked(*about, error.code, error.message)
-        elif settlement.due_in is None:
-            observer.effect_refused(*about, error.code, error.message)
-        else:
-            observer.effect_failed(*about, entry.deliveries, error.code, error.message, settlement.due_in)
 
     def _now(self) -> int:
         return self._parts.clock.now_us()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streams.authoring.subscriber import EffectContext, Subscription
@@ -18,6 +18,7 @@ from streams.errors import Fail, Refused, TryAgain, ValueRefused, ValueUnreadabl
 from streams.kernel.bodies import Failure
 from streams.runtime import crash
 from streams.runtime.failures import failure_of, plain_text
+from streams.runtime.host import in_thread
 from streams.wire.headers import read_headers
 
 if TYPE_CHECKING:
@@ -253,29 +254,5 @@ class Call:
     async def _user_code(self, function: Callable[..., Any], payload: Any) -> Any:
         if self._async:
             return await function(self._context, payload)
-        return await in_thread(self._parts, function, self._context, payload, name=self._subscription.name)
-
-
-async def in_thread(parts: Parts, function: Callable[..., Any], *args: Any, name: str) -> Any:
-    """Run a plain function in a thread of its own: one that hangs keeps no other from running."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error if not isinstance(error, StopIteration) else RuntimeError(repr(error)))
-
-    def work() -> None:
-        try:
-            value, error = function(*args), None
-        except BaseException as raised:  # noqa: BLE001 - goes to the loop, where it becomes the outcome
-            value, error = None, raised
-        with suppress(RuntimeError):  # the loop is closed: the subscriber is gone, and nobody asks any more
-            loop.call_soon_threadsafe(settle, value, error)
-
-    parts.host.start_thread(work, f"subscriber {name}")
-    return await future
+        call = partial(function, self._context, payload)
+        return await in_thread(self._parts.host, call, f"subscriber {self._subscription.name}")

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from streams.authoring.app import App
 from streams.clock import Clock
 from streams.deadline import Deadline
-from streams.effects.port import Ledger
+from streams.effects.port import Ask, Entry, Ledger, Settlement, Status
 from streams.effects.subscriber.settings import SubscriberSettings
 from streams.errors import LedgerUnavailable, LogUnavailable
+from streams.kernel.bodies import Failure
 from streams.kernel.codec import Codec
 from streams.log.port import Log
 from streams.observer import Observer
@@ -70,6 +71,19 @@ class Parts:
     def _ended(self, task: asyncio.Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
+
+    def tell(self, ask: Ask, settlement: Settlement, entry: Entry) -> None:
+        """Let the observer know what an outcome, now in the ledger, has come to."""
+        error = settlement.error or Failure("", "", "")
+        about = (ask.key.operation, ask.effect_id, ask.run_id)
+        if settlement.status is Status.DONE:
+            self.observer.effect_done(*about, entry.deliveries)
+        elif settlement.status is Status.PARKED:
+            self.observer.effect_parked(*about, error.code, error.message)
+        elif settlement.due_in is None:
+            self.observer.effect_refused(*about, error.code, error.message)
+        elif not settlement.returned:
+            self.observer.effect_failed(*about, entry.deliveries, error.code, error.message, settlement.due_in)
 
     async def ask_ledger(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask until the ledger is there. It is said once that it is away, and once that it is back."""

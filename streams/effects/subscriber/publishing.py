@@ -12,13 +12,13 @@ from streams.effects.subscriber.window import Message, Stage, Window
 from streams.errors import CommitAborted, Fenced, InDoubt, LedgerUnavailable, LogError, SendRefused
 from streams.log.port import GroupSnapshot, NewRecord, Producer
 from streams.runtime import crash
+from streams.runtime.commits import to_its_end
 
 if TYPE_CHECKING:
     from streams.effects.subscriber.station import Station
 
 __all__ = ["Publishing"]
 
-_CUT_OFF_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 _REFUSED_SECONDS = 1.0
 _PRODUCER_SECONDS = 1.0
@@ -248,22 +248,17 @@ class Publishing:
 
     async def _send(self, flight: _Flight) -> None:
         """It goes on to its end even when the caller is cancelled: one that is cut off leaves the producer in doubt."""
-        task = asyncio.ensure_future(self._producer.commit(flight.snapshot, flight.records, flight.offsets))
+        commit = self._producer.commit(flight.snapshot, flight.records, flight.offsets)
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            try:
-                await asyncio.wait([task], timeout=_CUT_OFF_SECONDS)
-            finally:  # a second cancellation may end the wait
-                if not task.done() or task.cancelled() or task.exception() is not None:
-                    task.cancel()
-                    self._distrusted = True
-            raise
+            await to_its_end(commit, self._distrust)
         except (Fenced, InDoubt):
             self._distrusted = True
             raise
 
     # -- the producer --------------------------------------------------------------------------------------------
+
+    def _distrust(self) -> None:
+        self._distrusted = True
 
     async def _trust(self) -> None:
         """Throw away a producer that was fenced or left a commit in doubt; one of a new id settles it and goes on."""

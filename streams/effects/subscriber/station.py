@@ -242,7 +242,7 @@ class Station:
     def settled(self, message: Message, settlement: Settlement, entry: Entry) -> None:
         """An outcome of this subscriber is in the ledger."""
         crash.passing("effect.settled", self.name)
-        self._tell(message, settlement, entry)
+        self.parts.tell(message.ask, settlement, entry)
         self.release(message)
         if is_over(settlement):
             self._conclude(message, settlement.status, settlement.response, settlement.error)
@@ -279,19 +279,6 @@ class Station:
             self.ready.append(follower)
             self.wake.set()
         self.publishing.wake.set()
-
-    def _tell(self, message: Message, settlement: Settlement, entry: Entry) -> None:
-        observer, ask = self.parts.observer, message.ask
-        error = settlement.error or Failure("", "", "")
-        about = (self.name, ask.effect_id, ask.run_id)
-        if settlement.status is Status.DONE:
-            observer.effect_done(*about, entry.deliveries)
-        elif settlement.status is Status.PARKED:
-            observer.effect_parked(*about, error.code, error.message)
-        elif settlement.due_in is None:
-            observer.effect_refused(*about, error.code, error.message)
-        elif not settlement.returned:
-            observer.effect_failed(*about, entry.deliveries, error.code, error.message, settlement.due_in)
 
     # -- ends of windows -----------------------------------------------------------------------------------------
 
