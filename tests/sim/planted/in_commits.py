@@ -11,7 +11,7 @@ _PRODUCER, _GROUP = "streams.log.memory.producer", "streams.log.memory.group"
 _UNCHECKED = Edit(_PRODUCER, "        check_commit(snapshot, records, offsets)\n", "")
 """The memory log refuses what Kafka's client drops without a word; here it drops it too."""
 _NO_FENCE = Edit(_PRODUCER, "group.check(snapshot, offsets)", "offsets and group.check(snapshot, offsets)")
-_COMMIT = "task = asyncio.ensure_future(self.producer.commit(snapshot, turn.records, turn.offsets()))"
+_COMMIT = "commit = self.producer.commit(snapshot, turn.records, turn.offsets())"
 
 
 KAFKAS_FENCE = Edit(
@@ -111,7 +111,7 @@ FAULTS = [
             offsets = iter(await self.producer.commit(snapshot, rest, turn.offsets()))
             return [0 if ".effects." in record.topic else next(offsets) for record in turn.records]
 
-        task = asyncio.ensure_future(apart())""",
+        commit = apart()""",
             ),
         ),
     ),
@@ -131,7 +131,7 @@ FAULTS = [
             offsets = iter(await self.producer.commit(snapshot, rest, turn.offsets()))
             return [0 if record in early else next(offsets) for record in turn.records]
 
-        task = asyncio.ensure_future(apart())""",
+        commit = apart()""",
             ),
         ),
     ),
