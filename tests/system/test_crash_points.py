@@ -14,7 +14,7 @@ from streams.kernel import commands as cmd
 from streams.kernel.run import Phase
 from streams.runtime import crash
 from streams.runtime.restore import owner_ids
-from tests.effects.test_restarts import POINTS as OF_SUBSCRIBERS
+from tests.effects.real.test_subscriber_kills import DEATHS, LOOKS
 from tests.runtime.history import History, resume, start
 from tests.runtime.history import signal as news
 from tests.system.processes import World, world
@@ -146,8 +146,9 @@ def test_every_point_has_its_case() -> None:
     places = [*COUNTS, *chains, *REBUILT, *LOOKED_UP, *SWEPT]
     on_sqlite = {place.partition(":")[0].partition("/")[0] for place in places}
     on_kafka = {place.partition(":")[0] for place in CHAIN} | set(KAFKA_COUNTS)
-    assert all(point.startswith("effect.") for point in OF_SUBSCRIBERS)
-    assert on_sqlite | on_kafka | set(OF_SUBSCRIBERS) == crash.POINTS
+    of_subscribers = {*(point for point in DEATHS.values() if point), *LOOKS}
+    assert all(point.startswith("effect.") for point in of_subscribers)
+    assert on_sqlite | on_kafka | of_subscribers == crash.POINTS
     assert on_sqlite & crash.LOG_POINTS == crash.SQLITE_POINTS
     assert on_kafka & crash.LOG_POINTS == crash.KAFKA_POINTS
     assert on_kafka - on_sqlite == {*(crash.KAFKA_POINTS - crash.SQLITE_POINTS), "settle.before", "settle.after"}

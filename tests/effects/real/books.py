@@ -13,7 +13,7 @@ import psycopg
 
 from streams.cli.ledgers import open_ledger
 from streams.effects.port import Entry, Key, Ledger, Query, Status
-from streams.errors import WireError
+from streams.errors import LogUnavailable, WireError
 from streams.kernel.commands import Reply
 from streams.log.port import Log, Record, TopicPartition
 from streams.wire.commands import CommandUnreadable, decode_command
@@ -143,9 +143,21 @@ class Books:
     async def pending(self, effect: str) -> int:
         """How many records lie at or behind the group's offsets."""
         topic = self.topics.effect(effect)
-        at = await self.log.group_offsets(self.topics.subscribers(effect), topic)
+        at = await self._offsets(effect)
         places = [(TopicPartition(topic, number), at.get(number, 0)) for number in self._partitions]
         return sum([len(await records_of(self.log, place, start)) for place, start in places])
+
+    async def _offsets(self, effect: str) -> dict[int, int]:
+        """The group's; a broker that has just begun, and still loads its groups, is asked again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HANG_SECONDS
+        while True:
+            try:
+                return await self.log.group_offsets(self.topics.subscribers(effect), self.topics.effect(effect))
+            except LogUnavailable:
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     async def finished(self, *effects: str, seconds: float = HANG_SECONDS) -> None:
         """Wait until the group's offsets have passed all that is in the topics."""

@@ -83,6 +83,27 @@ async def looked_up(s: Stage) -> None:
     assert await s.books.letters("holds") == []
 
 
+LOOKS = ("effect.looking_up", "effect.looked_up")
+
+
+async def killed_while_looking_up(s: Stage) -> None:
+    """The answer was lost; who looks it up dies before and after the look. The next one looks, and nobody repeats."""
+    order = "holds-lost"
+    await s.outside.behave(order, "drop_after")
+    await s.ask("holds", order)
+    for point in LOOKS:
+        process = await s.subscriber(f"{point}/holds", only=["holds"])
+        s.arm()
+        assert await process.gone() == -signal.SIGKILL, point
+    last = await s.subscriber(only=["holds"])
+    await s.books.finished("holds")
+    assert await last.stop() == 0
+    await s.books.check("holds")
+    assert (await statuses(s, "holds", {"": order}))[""] is Status.DONE
+    assert len(s.outside.asked(order)) == 1
+    assert len(s.calls("find", f"holds/{order}")) == 2  # before its look-up began, the first was dead
+
+
 async def repeated(s: Stage) -> None:
     """The provider knows the key."""
     orders = await die_of_everything(s, "keyed")
@@ -164,7 +185,7 @@ def test_f17_subscribers_killed_in_a_handler_of_many_have_written_the_batch_or_n
 
 @on_each_pair
 def test_f17_subscribers_killed_at_every_point_look_up_or_repeat_under_the_same_key(tmp_path: Path, pair: Pair):
-    play(tmp_path, pair, looked_up, repeated)
+    play(tmp_path, pair, looked_up, killed_while_looking_up, repeated)
 
 
 @on_each_pair
