@@ -35,15 +35,18 @@ async def wait_for_rows(s: Stage, count: int) -> None:
     await until(lambda: len(s.calls("write")) >= count, f"{count} rows on their way")
 
 
-async def prove(s: Stage, orders: list[str], *kinds: str) -> None:
-    """Everything was done once."""
+async def prove(s: Stage, orders: list[str], *kinds: str, may_park: tuple[str, ...] = ()) -> None:
+    """Everything was done once; of a kind that nobody can look up, what was cut off waits for a person."""
     await s.books.finished(*kinds, seconds=120)
     await s.close()
     await s.books.check(*kinds)
     assert s.books.rows() == {f"rows/{order}": 1 for order in orders}
     for kind in kinds:
-        assert {entry.status for entry in (await s.books.entries(kind)).values()} == {Status.DONE}
-        assert await s.books.letters(kind) == []
+        entries = (await s.books.entries(kind)).values()
+        unknown = [entry for entry in entries if entry.status is Status.PARKED]
+        assert {entry.status for entry in entries} - {Status.PARKED} == {Status.DONE}
+        assert len(unknown) == len(await s.books.letters(kind))
+        assert not unknown or kind in may_park
 
 
 @pytest.mark.kafka
@@ -92,7 +95,8 @@ def test_f17_a_postgres_ledger_that_is_restarted_under_load_of_subscribers(
             assert server.url == own_postgres.url
             count = len(s.calls("write")) + 30
         await feeding
-        await prove(s, orders, *KINDS)
+        # A tick whose end found the ledger away for longer than its lease is unknown to whoever claims it next.
+        await prove(s, orders, *KINDS, may_park=("ticks",))
         assert s.outside.all_holds() == dict.fromkeys(orders, 2)  # a hold of its own for each of two effects
 
     play(tmp_path, Pair(kafka, new_database(own_postgres.url)), scene)
