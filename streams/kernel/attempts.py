@@ -40,8 +40,7 @@ def on_outcome(draft: Draft, outcome: Outcome) -> None:
 
 def complete(draft: Draft, op: OpState, value: bytes, operator: str | None = None) -> None:
     """Settle an op with a value that fits."""
-    body = ev.OpCompleted(op.id, op.attempt, value, operator)
-    deliver(draft, body, ev.InputHeld("op.completed", op.id, op.attempt, value))
+    deliver(draft, ev.OpCompleted(op.id, op.attempt, value, operator))
 
 
 def _fail(draft: Draft, op: OpState, failure: ev.Failure) -> None:
@@ -63,8 +62,7 @@ def _take(draft: Draft, op: OpState, failure: ev.Failure, verdict: Verdict) -> N
 
 
 def _settle(draft: Draft, op: OpState, error: ev.Failure) -> None:
-    body = ev.OpFailed(op.id, op.attempt, error)
-    deliver(draft, body, ev.InputHeld("op.failed", op.id, op.attempt, error=error))
+    deliver(draft, ev.OpFailed(op.id, op.attempt, error))
 
 
 def on_due(draft: Draft, due: Due) -> None:
@@ -76,7 +74,7 @@ def on_due(draft: Draft, due: Due) -> None:
         draft.emit(ev.AttemptStarted(op.id, op.attempt + 1))
     elif op.phase is OpPhase.WAITING and op.due is not None and op.due <= draft.now:
         if op.kind == "timer":
-            deliver(draft, ev.TimerFired(op.id), ev.InputHeld("timer.fired", op.id))
+            deliver(draft, ev.TimerFired(op.id))
         elif op.kind == "request":
             text = f"no reply to attempt {op.attempt} of request {op.name!r} came in time"
             fail_request(draft, op, ev.Failure("unknown", "TIMED_OUT", text), replied=False)

@@ -57,12 +57,12 @@ def apply_changes(base: Base, changes: Iterable[Change]) -> Base:
 
 def decode_field(value: FieldValue, codec: Codec) -> Any:
     """A fresh value of one field."""
+    if value.how == "set":
+        return codec.decode(value.chunks[0])
     parts = [codec.decode(chunk) for chunk in value.chunks]
     if value.how == "extend":
         return [item for part in parts for item in part]
-    if value.how == "merge":
-        return {key: item for part in parts for key, item in part.items()}
-    return parts[0]
+    return {key: item for part in parts for key, item in part.items()}
 
 
 def decode_base(base: Base, codec: Codec) -> dict[str, Any]:

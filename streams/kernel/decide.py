@@ -162,7 +162,7 @@ def _start(draft: Draft, _: Command, request: cmd.Start) -> None:
         draft.emit(body, code=code)
         draft.emit(ev.RunCancelled())
         return
-    deliver(draft, body, ev.InputHeld("run.started"))
+    deliver(draft, body)
 
 
 def _seed(identity: str, entropy: bytes) -> bytes:
@@ -280,8 +280,7 @@ def _cancel(draft: Draft, command: Command, request: cmd.Cancel) -> None:
     if run.phase is Phase.PENDING:
         draft.emit(ev.CancelRequested(force=False, command_id=command.command_id))
         return
-    held = ev.InputHeld("cancel.requested", command_id=command.command_id)
-    deliver(draft, cancel_body(draft, command.command_id), held)
+    deliver(draft, cancel_body(draft, command.command_id))
 
 
 # -- repair ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from streams.kernel.bodies import Body, CommandRejected, EffectEmitted, OpScheduled, OutcomeLate, RunOwned
@@ -24,11 +25,11 @@ class Mark(NamedTuple):
     run: Run
     events: int
     offset: int | None
-    slots: dict[str, int]
+    slots: Mapping[str, int]
 
 
 class Draft:
-    """Collects the events of one decision. Run values are frozen, so going back is taking the older one."""
+    """Collects the events of one decision. Run and slots are never changed, so going back is taking the older ones."""
 
     def __init__(self, definitions: Definitions, run: Run, live: Driver | None, env: Env) -> None:
         self.definitions = definitions
@@ -37,16 +38,18 @@ class Draft:
         self.env = env
         self.events: list[Event] = []
         self.now = max(env.now, run.at)
-        self.slots = dict(env.slots)
+        self.slots = env.slots
         self.offset: int | None = None
 
     def emit(self, body: Body, *, cause: int | None = None, code: str | None = None) -> None:
         """Add an event and fold it. The offset of the command goes to the first event that it leads to."""
         run = self.run
-        if run.seq > 0 and run.epoch != self.env.epoch and not isinstance(body, (CommandRejected, OutcomeLate)):
+        if isinstance(body, (CommandRejected, OutcomeLate)):
+            self._append(body, None, cause, code)
+            return
+        if run.seq > 0 and run.epoch != self.env.epoch:
             self._append(RunOwned(self.env.owner), run.seq + 1, None, None)
-        seq = None if isinstance(body, (CommandRejected, OutcomeLate)) else self.run.seq + 1
-        self._append(body, seq, cause, code)
+        self._append(body, self.run.seq + 1, cause, code)
 
     def _append(self, body: Body, seq: int | None, cause: int | None, code: str | None) -> None:
         run = self.run
@@ -61,19 +64,28 @@ class Draft:
         Raises `Fault` for the key of a message that no subscriber could take. Here and not where the code sets it: a
         replay of what has left already must not fail by it.
         """
-        if isinstance(command, EffectEmitted) or (isinstance(command, OpScheduled) and command.kind == "request"):
+        if isinstance(command, OpScheduled):
+            if command.kind == "task":
+                command = self._placed(command)
+            elif command.kind == "request":
+                _check_key(command)
+        elif isinstance(command, EffectEmitted):
             _check_key(command)
-        if isinstance(command, OpScheduled) and command.kind == "task":
-            spec = self.definitions.task(command.name)
-            pool = spec.pool if spec is not None else "loop"
-            if self.slots.get(pool, 0) > 0:
-                self.slots[pool] -= 1
-                command = command._replace(attempt=1)
         self.emit(command, cause=cause)
+
+    def _placed(self, task: OpScheduled) -> OpScheduled:
+        """The task with the slot that it takes, or without an attempt where there is none."""
+        spec = self.definitions.task(task.name)
+        pool = spec.pool if spec is not None else "loop"
+        free = self.slots.get(pool, 0)
+        if free <= 0:
+            return task._replace(attempt=0)
+        self.slots = {**self.slots, pool: free - 1}
+        return task
 
     def mark(self) -> Mark:
         """Where the decision stands now."""
-        return Mark(self.run, len(self.events), self.offset, dict(self.slots))
+        return Mark(self.run, len(self.events), self.offset, self.slots)
 
     def take_back(self, mark: Mark) -> None:
         """Take back everything since `mark`. The coroutine stays: nothing was delivered to it since."""

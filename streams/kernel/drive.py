@@ -9,6 +9,7 @@ from streams.kernel import bodies as ev
 from streams.kernel.definition import Advance
 from streams.kernel.draft import Draft
 from streams.kernel.driver import Driver
+from streams.kernel.events import TYPES
 from streams.kernel.fault import FAULTS, Fault, as_fault, text_of
 from streams.kernel.run import OpPhase, is_out
 
@@ -29,19 +30,32 @@ _DELIVERIES_MAX = 10_000
 
 
 class Delivery(NamedTuple):
-    """An event that moves the code, and the form in which it waits if it cannot; None where it waits already."""
+    """An event that moves the code, and the form in which it waits if it cannot; None where that follows from it.
+
+    `is_held`: it waits already, or has no need to, because it will come about again.
+    """
 
     body: ev.Body
-    held: ev.InputHeld | None
+    held: ev.InputHeld | None = None
+    is_held: bool = False
 
 
-def deliver(draft: Draft, body: ev.Body, held: ev.InputHeld | None) -> None:
-    """Deliver to the code, and then whatever this makes possible; hold it while the run is blocked."""
+def deliver(draft: Draft, body: ev.Body, held: ev.InputHeld | None = None) -> None:
+    """Deliver to the code, and then whatever this makes possible; hold it while the run is blocked.
+
+    `held` is the form in which it waits, where that does not follow from the body.
+    """
     if draft.run.blocked is not None:
-        if held is not None:
-            draft.emit(held)
+        draft.emit(held or _held_form(body))
         return
     _chain(draft, Delivery(body, held))
+
+
+def _held_form(body: ev.Body) -> ev.InputHeld:
+    """The form in which a delivery waits that brings what it carries."""
+    op, attempt = getattr(body, "op", None), getattr(body, "attempt", 0)
+    value, error = getattr(body, "value", None), getattr(body, "error", None)
+    return ev.InputHeld(TYPES[type(body)], op, attempt, value, error, command_id=getattr(body, "command_id", None))
 
 
 def follow(draft: Draft) -> None:
@@ -112,15 +126,15 @@ def _drive(draft: Draft, body: ev.Body) -> Driver:
 def _hold_and_block(draft: Draft, delivery: Delivery, fault: Fault) -> None:
     if isinstance(delivery.body, ev.RunStarted):
         draft.emit(delivery.body, code=delivery.body.code)
-    if delivery.held is not None:
-        draft.emit(delivery.held)
+    if not delivery.is_held:
+        draft.emit(delivery.held or _held_form(delivery.body))
     block(draft, fault)
 
 
 def _next(draft: Draft, driver: Driver) -> Delivery | None:
     held = _next_held(draft) if draft.run.held else None
     if held is not None:
-        return Delivery(held, None)
+        return Delivery(held, is_held=True)
     run = draft.run
     if driver.finished:
         if any(op.kind in _JOINED for op in run.ops.values()):
@@ -142,7 +156,7 @@ def next_signal(draft: Draft) -> Delivery | None:
         if op.kind == "receive" and op.phase is OpPhase.WAITING:
             for item in draft.run.inbox:
                 if item.name == op.name:
-                    return Delivery(ev.SignalTaken(op.id, item.number), ev.InputHeld("signal.taken", op.id))
+                    return Delivery(ev.SignalTaken(op.id, item.number))
     return None
 
 
@@ -155,7 +169,7 @@ def _finish(draft: Draft, driver: Driver) -> Delivery | None:
         error = driver.unawaited_failure(in_clean_up=True) or error
     if error is None and isinstance(value, Advance):
         if not draft.run.cancel_requested:
-            return Delivery(ev.StateAdvanced(*value), None)
+            return Delivery(ev.StateAdvanced(*value), is_held=True)
         error = Cancelled()  # it came between two steps; the next one would never hear of it
     try:
         body = _end_body(draft, value, error)

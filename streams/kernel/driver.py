@@ -363,7 +363,8 @@ class Driver:
         op = branch.next_id()
         if key is None and kind in WORKED_ON:
             key = f"{self.identity}/{op}"
-        self._issue(OpScheduled(op, kind, name, args, content, due, int(kind == "request"), key, ref, policy))
+        # A task is begun at once; where no slot is free, the draft makes it wait.
+        self._issue(OpScheduled(op, kind, name, args, content, due, int(kind in WORKED_ON), key, ref, policy))
         leaf = self._leaves[op] = Leaf(self, op, kind, name, answer)
         branch.owned.append(leaf)
         return leaf

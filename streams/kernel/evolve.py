@@ -29,6 +29,8 @@ __all__ = ["UnknownEvent", "evolve"]
 
 _WITHDRAWN = ev.Failure("cancelled", "WITHDRAWN", "it was withdrawn while no attempt was running")
 Changes = dict[str, Any]
+_PLACES = {name: place for place, name in enumerate(Run._fields)}
+_SEQ, _AT, _EPOCH, _OFFSET = (_PLACES[name] for name in ("seq", "at", "epoch", "offset"))
 _ENTRY_BYTES = 64
 _FRESH = Run("", "")
 """Its empty collections are shared: a million runs that have ended need no dict each."""
@@ -53,30 +55,33 @@ def evolve(run: Run, event: Event) -> Run:
     if is_terminal(run) and not isinstance(event.body, ev.RunExpired):
         message = f"event {event.seq} ({event.type}) of run {run.run_id!r} comes after its end"
         raise ValueError(message)
-    changes = _fold(run, event)
-    changes["seq"] = event.seq
-    changes["at"] = event.at
-    changes["epoch"] = event.epoch
-    if event.offset is not None and event.offset > run.offset:
-        changes["offset"] = event.offset
-    if run.held and type(event.body) in DELIVERIES:
-        _pop_held(run, event, changes)
-    # What `_replace` does, at half its cost; this is the hottest line of the kernel.
-    return tuple.__new__(Run, map(changes.get, Run._fields, run))
-
-
-def _fold(run: Run, event: Event) -> Changes:
     fold = _FOLDS.get(type(event.body))
     if fold is None:
         message = f"event {event.seq} ({event.type}) of run {run.run_id!r} is not known to this version of streams"
         raise UnknownEvent(message)
     try:
-        return fold(run, event, event.body)
+        changes = fold(run, event, event.body)
     except (KeyError, IndexError, StopIteration) as error:
         message = (
             f"event {event.seq} ({event.type}) of run {run.run_id!r} does not fit its state: {error!r} is not there"
         )
         raise ValueError(message) from error
+    if run.held and type(event.body) in DELIVERIES:
+        _pop_held(run, event, changes)
+    return _changed(run, event, changes)
+
+
+def _changed(run: Run, event: Event, changes: Changes) -> Run:
+    """What `_replace` does, at a third of its cost: a run has many fields, and most events change few."""
+    state: list[Any] = list(run)
+    for name, value in changes.items():
+        state[_PLACES[name]] = value
+    state[_SEQ] = event.seq
+    state[_AT] = event.at
+    state[_EPOCH] = event.epoch
+    if event.offset is not None and event.offset > run.offset:
+        state[_OFFSET] = event.offset
+    return tuple.__new__(Run, state)
 
 
 def _pop_held(run: Run, event: Event, changes: Changes) -> None:

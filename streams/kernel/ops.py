@@ -40,7 +40,7 @@ class Op(Awaitable[R_co]):
         """Whether its failure is known to the code, or of no interest to it; any other failure fails the run."""
         self.order = 0
         """Its place among the ops that have settled, in journal order."""
-        self._watchers: list[Callable[[Op[Any]], None]] = []
+        self._watchers: list[Callable[[Op[Any]], None]] | None = None
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         self._driver.check()
@@ -70,15 +70,19 @@ class Op(Awaitable[R_co]):
         """Call `watcher` once when the op settles; at once if it has."""
         if self.done:
             watcher(self)
+        elif self._watchers is None:
+            self._watchers = [watcher]
         else:
             self._watchers.append(watcher)
 
     def _settle(self, order: int | None = None) -> None:
         self.done = True
         self.order = self._driver.next_order() if order is None else order
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            watcher(self)
+        watchers = self._watchers
+        if watchers is not None:
+            self._watchers = None
+            for watcher in watchers:
+                watcher(self)
 
 
 def failure_error(kind: str, error: Failure, codec: Codec) -> OpError:
@@ -132,8 +136,9 @@ class Leaf(Op[R_co]):
         return None
 
     def _take(self) -> R_co:
-        error = self.failed()
-        if error is not None:
+        if self._withdrawn or self._error is not None:
+            error = self.failed()
+            assert error is not None
             raise error
         return self._driver.codec.decode(self._data) if self._data is not None else None  # type: ignore[return-value]
 

@@ -14,7 +14,16 @@ _NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
 _MODEL = Model(
     {cls.__name__: cls for cls in (*TYPES, *_NESTED)},
     repeated=frozenset({"Policy"}),
-    unique=frozenset({"Event.event_id", "Failure.message", "OpScheduled.key", "EffectEmitted.key"}),
+    unique=frozenset(
+        {
+            "Event.event_id",
+            "Event.run_id",  # with many runs under way, others have taken its place before it comes again
+            "Event.identity",
+            "Failure.message",
+            "OpScheduled.key",
+            "EffectEmitted.key",
+        }
+    ),
 )
 _codec = RecordCodec("event", _MODEL)
 

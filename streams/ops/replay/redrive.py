@@ -270,11 +270,9 @@ class _Redrive:
             op = draft.run.ops.get(body.op)
             if op is not None and op.kind == "request":
                 self._conform(event, body, "reply", lambda: conform_reply(draft, op.name, body.value))
-            deliver(draft, body, ev.InputHeld("op.completed", body.op, body.attempt, body.value))
-        elif isinstance(body, ev.OpFailed):
-            deliver(draft, body, ev.InputHeld("op.failed", body.op, body.attempt, error=body.error))
-        elif isinstance(body, ev.TimerFired):
-            deliver(draft, body, ev.InputHeld("timer.fired", body.op))
+            deliver(draft, body)
+        elif isinstance(body, (ev.OpFailed, ev.TimerFired)):
+            deliver(draft, body)
         elif isinstance(body, ev.InterruptAnswered):
             self._answer(draft, event, body)
         elif isinstance(body, ev.SignalReceived):
@@ -302,7 +300,7 @@ class _Redrive:
             else:
                 if active != body.active or not self._same_base(body.base, base):
                     self._note(self._difference(event, body._replace(base=base, active=active)))
-        deliver(draft, body, ev.InputHeld("run.started"))
+        deliver(draft, body)
 
     def _input(self, body: ev.RunStarted) -> bytes:
         """The input of the start, of which the log keeps the fields."""
@@ -322,9 +320,8 @@ class _Redrive:
         return recorded == now or codec.encode(codec.decode(recorded)) == now
 
     def _answer(self, draft: ShadowDraft, event: Event, body: ev.InterruptAnswered) -> None:
-        held = ev.InputHeld("interrupt.answered", body.op, value=body.value, command_id=body.command_id)
         self._conform(event, body, "answer", lambda: conform_answer(draft, body.op, body.value))
-        deliver(draft, body, held)
+        deliver(draft, body)
 
     def _conform(self, event: Event, body: _WithValue, what: str, conform: Callable[[], bytes]) -> None:
         """What the new code makes of a value that came in."""
@@ -357,8 +354,7 @@ class _Redrive:
         elif self.run.phase is Phase.PENDING:
             draft.emit(body)
         else:
-            held = ev.InputHeld("cancel.requested", command_id=body.command_id)
-            deliver(draft, cancel_body(draft, body.command_id), held)
+            deliver(draft, cancel_body(draft, body.command_id))
 
     # -- differences ---------------------------------------------------------------------------------------------
 

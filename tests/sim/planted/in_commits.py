@@ -173,8 +173,7 @@ FAULTS = [
         "attempt_recorded_before_a_slot",
         "Every task is recorded as begun when it is scheduled, though there is no slot for it yet",
         (
-            Edit("streams.kernel.draft", "if self.slots.get(pool, 0) > 0:", "if True:"),
-            Edit("streams.kernel.draft", "self.slots[pool] -= 1", "self.slots[pool] = self.slots.get(pool, 0) - 1"),
+            Edit("streams.kernel.draft", "        if free <= 0:\n            return task._replace(attempt=0)\n", ""),
         ),
     ),
     Fault(

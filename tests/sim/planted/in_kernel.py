@@ -114,8 +114,8 @@ FAULTS = [
         (
             Edit(
                 _DRAFT,
-                "        if run.seq > 0 and run.epoch != self.env.epoch and not isinstance",
-                "        if False and not isinstance",
+                "        if run.seq > 0 and run.epoch != self.env.epoch:",
+                "        if False:",
             ),
         ),
     ),
@@ -262,7 +262,13 @@ FAULTS = [
     Fault(
         "blocked_run_forgets_its_input",
         "What reaches a run whose code has a mistake is not kept for the time when it is mended",
-        (Edit(_DRIVE, "    if delivery.held is not None:\n        draft.emit(delivery.held)\n    block", "    block"),),
+        (
+            Edit(
+                _DRIVE,
+                "    if not delivery.is_held:\n        draft.emit(delivery.held or _held_form(delivery.body))\n    block",
+                "    block",
+            ),
+        ),
     ),
     Fault(
         "different_start_taken_for_a_repeat",
