@@ -172,9 +172,7 @@ FAULTS = [
     Fault(
         "attempt_recorded_before_a_slot",
         "Every task is recorded as begun when it is scheduled, though there is no slot for it yet",
-        (
-            Edit("streams.kernel.draft", "        if free <= 0:\n            return task._replace(attempt=0)\n", ""),
-        ),
+        (Edit("streams.kernel.draft", "        if free <= 0:\n            return task._replace(attempt=0)\n", ""),),
     ),
     Fault(
         "dedup_of_committed_state_only",

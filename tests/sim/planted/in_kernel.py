@@ -63,8 +63,8 @@ FAULTS = [
         (
             Edit(
                 _EVOLVE,
-                'event, body.op, body.value) | {"seen": _remember(run, body.command_id)}',
-                "event, body.op, body.value)",
+                "    _settle(state, event, body.op, body.value)\n    _remember(state, body.command_id)\n",
+                "    _settle(state, event, body.op, body.value)\n",
             ),
         ),
     ),
@@ -74,8 +74,8 @@ FAULTS = [
         (
             Edit(
                 _EVOLVE,
-                '        "generation": run.generation + 1,\n',
-                '        "generation": run.generation + 1,\n        "inbox": (),\n',
+                "    state[_GENERATION] += 1\n",
+                "    state[_GENERATION] += 1\n    state[_INBOX] = ()\n",
             ),
         ),
     ),
@@ -265,8 +265,8 @@ FAULTS = [
         (
             Edit(
                 _DRIVE,
-                "    if not delivery.is_held:\n        draft.emit(delivery.held or _held_form(delivery.body))\n    block",
-                "    block",
+                "        draft.emit(delivery.held or _held_form(delivery.body))\n    block",
+                "        pass\n    block",
             ),
         ),
     ),
