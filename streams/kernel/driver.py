@@ -6,7 +6,6 @@ A driver is a cache of the journal: `replay` builds the same one again, or says 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -60,7 +59,7 @@ class Driver:
         self._at = 0
         self._leaves: dict[str, Leaf[Any]] = {}
         self._branches: list[Branch[Any]] = []
-        self._ready: deque[tuple[Branch[Any], Op[Any] | None, BaseException | None]] = deque()
+        self._ready: list[tuple[Branch[Any], Op[Any] | None, BaseException | None]] = []
         self._issued: list[Command] = []
         self._current: Branch[Any] | None = None
         self._dead_calls = -1
@@ -140,13 +139,15 @@ class Driver:
     # -- driving -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._ready:
-            branch, awaited, thrown = self._ready.popleft()
-            if branch.done or (thrown is None and branch.waiting is not awaited):
-                continue
-            self._step(branch, thrown)
-            if self._fault is not None:
-                raise self._fault
+        try:
+            for branch, awaited, thrown in self._ready:  # what is driven may add to it
+                if branch.done or (thrown is None and branch.waiting is not awaited):
+                    continue
+                self._step(branch, thrown)
+                if self._fault is not None:
+                    raise self._fault
+        finally:
+            self._ready.clear()
 
     def _step(self, branch: Branch[Any], thrown: BaseException | None) -> None:
         self._current = branch
@@ -363,8 +364,8 @@ class Driver:
         op = branch.next_id()
         if key is None and kind in WORKED_ON:
             key = f"{self.identity}/{op}"
-        # A task is begun at once; where no slot is free, the draft makes it wait.
-        self._issue(OpScheduled(op, kind, name, args, content, due, int(kind in WORKED_ON), key, ref, policy))
+        begun = int(kind in WORKED_ON)  # a task too: where no slot is free, the draft makes it wait
+        self._issue(OpScheduled(op, kind, name, args, content, due, begun, key, ref, policy))
         leaf = self._leaves[op] = Leaf(self, op, kind, name, answer)
         branch.owned.append(leaf)
         return leaf
@@ -380,10 +381,8 @@ class Driver:
 
     def _issue(self, command: Command) -> None:
         if len(self._issued) >= COMMANDS_MAX:
-            message = (
-                f"the workflow issued more than {COMMANDS_MAX} commands without waiting; is there an endless loop?"
-            )
-            raise self.fault(message)
+            text = f"the workflow issued more than {COMMANDS_MAX} commands without waiting; is there an endless loop?"
+            raise self.fault(text)
         self._issued.append(command)
 
     # -- eviction ------------------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ __all__ = [
 ATTRIBUTES_BYTES_MAX = 16_000
 """The limit of all attributes of a run together; they are kept in memory and in every checkpoint."""
 
-_NAMES = ("workflow", "name", "op", "interrupt", "effect_id", "identity")
-_VALUES = ("input", "value")
+_NAMES = {"workflow", "name", "op", "interrupt", "effect_id", "identity"}
+_VALUES = {"input", "value"}
+_NAMES_OF = {cls: [name for name in cls._fields if name in _NAMES] for cls in COMMAND_TYPES}  # type: ignore[attr-defined]
+_VALUES_OF = {cls: [name for name in cls._fields if name in _VALUES] for cls in COMMAND_TYPES}  # type: ignore[attr-defined]
 
 REASON_BYTES_MAX = 4_000
 """The limit of the reason of a repair, which history shows with it."""
@@ -53,13 +55,12 @@ def check_request(request: Request) -> None:
     if isinstance(request, cmd.Unsupported):
         return
     type_ = COMMAND_TYPES[type(request)]
-    fields = request._asdict()
-    for name in _NAMES:
-        text = fields.get(name)
+    for name in _NAMES_OF[type(request)]:
+        text = getattr(request, name)
         if text is not None and (flaw := flaw_of(text, NAME_BYTES_MAX)):
             raise CommandUnreadable("COMMAND_INVALID", f"the field `{name}` of {type_} {flaw}")
-    for name in _VALUES:
-        if (data := fields.get(name)) is not None and len(data) > VALUE_BYTES_MAX:
+    for name in _VALUES_OF[type(request)]:
+        if (data := getattr(request, name)) is not None and len(data) > VALUE_BYTES_MAX:
             raise CommandUnreadable("VALUE_TOO_LARGE", f"the field `{name}` of {type_} {_too_large(len(data))}")
     if isinstance(request, cmd.Start):
         _check_attributes(request.attributes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from struct import unpack_from
 
 __all__ = ["murmur2", "partition_of"]
 
@@ -17,8 +18,8 @@ def murmur2(key: bytes) -> int:
     size = len(key)
     whole = size & ~3
     found = _SEED ^ size
-    for at in range(0, whole, 4):
-        part = int.from_bytes(key[at : at + 4], "little") * _MULTIPLIER & _MASK
+    for word in unpack_from(f"<{whole >> 2}I", key):
+        part = word * _MULTIPLIER & _MASK
         part = (part ^ part >> 24) * _MULTIPLIER & _MASK
         found = (found * _MULTIPLIER & _MASK) ^ part
     if size != whole:

@@ -11,6 +11,7 @@ import pytest
 
 from bench import child, report
 from bench.plan import NAMES, STEPS, rounds
+from bench.pure import Pure
 from bench.scenarios import COURSES, Task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -164,3 +165,11 @@ def test_ratios_are_to_the_floor_of_the_same_round():
     assert found["saturated-16"]["runs_per_s"]["ratio"] == pytest.approx(0.1)
     assert found["alone"]["p50_ms"]["ratio"] == pytest.approx(1.5)
     assert "ratio" not in found["saturated-16"]["p50_ms"]
+
+
+def test_the_pure_course_brings_its_runs_to_an_end():
+    pure = Pure()
+    events = pure.runs("run", 3, 2)
+    pure.fold(events)
+    assert len(events) == 24
+    assert set(pure.seconds) == {"commands", "decide", "encode", "checkpoint", "values", "decode again", "fold again"}
