@@ -53,7 +53,9 @@ class Draft:
 
     def _append(self, body: Body, seq: int | None, cause: int | None, code: str | None) -> None:
         run = self.run
-        event = Event(run.run_id, run.identity, seq, self.now, cause, self.offset, self.env.epoch, body, code)
+        event = tuple.__new__(  # what Event(...) does, at half its cost
+            Event, (run.run_id, run.identity, seq, self.now, cause, self.offset, self.env.epoch, body, code)
+        )
         self.offset = None
         self.events.append(event)
         self.run = evolve(run, event)

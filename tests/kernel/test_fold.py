@@ -177,3 +177,14 @@ def test_f07_an_outcome_and_a_command_in_one_batch_are_two_deliveries() -> None:
             run.signal("words", "x")
             run.done("1", 2)
             assert run.result == 1
+
+
+def test_what_is_made_without_a_constructor_has_every_field() -> None:
+    async def w(ctx: Context, n: int) -> int:
+        return await ctx.run(double, n)
+
+    run = begin(w, 1)
+    assert run.log
+    assert run.run.ops
+    made = [*run.log, *run.run.journal, *run.run.ops.values(), run.run]
+    assert [len(value) for value in made] == [len(type(value)._fields) for value in made]
