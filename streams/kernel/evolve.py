@@ -40,6 +40,9 @@ third of that of a named field. It never leaves this module. What most events ma
 same reason: a named tuple's own constructor calls it in Python. Every field must be there, for it fills in no defaults.
 """
 
+_UNTOUCHED = (False, False, None, None)
+"""The last fields of an op that is new: `maybe`, `asked`, `error`, `noted`."""
+
 _RUN_ID, _WORKFLOW, _VERSION, _CODE, _PHASE, _SEQ, _AT, _STARTED_AT, _EPOCH = (
     Run._fields.index(name)
     for name in ("run_id", "workflow", "version", "code", "phase", "seq", "at", "started_at", "epoch")
@@ -176,30 +179,8 @@ def _op_scheduled(state: State, event: Event, body: ev.OpScheduled) -> None:
     phase = OpPhase.WAITING
     if kind == "task":
         phase = OpPhase.RUNNING if attempt else OpPhase.QUEUED
-    at, epoch, maybe, asked = event.at, event.epoch, False, False
-    op = tuple.__new__(
-        OpState,
-        (
-            id_,
-            kind,
-            name,
-            args,
-            hash_,
-            phase,
-            at,
-            due,
-            attempt,
-            attempt,
-            epoch,
-            key,
-            ref,
-            policy,
-            maybe,
-            asked,
-            None,
-            None,
-        ),
-    )
+    fields = (id_, kind, name, args, hash_, phase, event.at, due, attempt, attempt, event.epoch, key, ref, policy)
+    op = tuple.__new__(OpState, fields + _UNTOUCHED)
     _issue(state, id_, kind, name, hash_)
     state[_SIZE] += len(id_) + len(name) + _op_bytes(op)
     state[_OPS] = {**state[_OPS], id_: op}
