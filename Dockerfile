@@ -4,7 +4,7 @@
 
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY streams streams
 COPY schemas schemas
 COPY examples examples

@@ -13,7 +13,7 @@ SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo kafka-demo test sim check format bench dist clean
+.PHONY: help install demo kafka-demo test sim check format bench dist compiled clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -58,6 +58,9 @@ bench: $(VENV)/.dev ## measure speed and memory
 dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(PY) -m build --outdir dist .
+
+compiled: $(VENV)/.dev ## build a wheel whose kernel is compiled (needs a C compiler) into dist/, and name it
+	@STREAMS_COMPILE=1 $(PY) -m build --wheel --outdir dist .
 
 clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

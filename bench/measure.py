@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from streams.kernel import decide
+
 __all__ = ["Meter", "disk_folder", "filesystem", "machine", "peak_mb", "percentile", "resident_mb", "summary"]
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -93,6 +95,7 @@ def machine(folder: Path) -> Mapping[str, Any]:
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "compiled": "no" if str(decide.__file__).endswith(".py") else "yes",
         "system": f"{platform.system()} {platform.release()}",
         "filesystem": filesystem(folder),
         "load_before": round(os.getloadavg()[0], 2),

@@ -25,7 +25,8 @@ from streams.errors import (
     UnknownRun,
     Withdrawn,
 )
-from streams.kernel.ops import Op, Won
+from streams.kernel.ops import Op
+from streams.kernel.won import Won
 
 __all__ = [
     "App",

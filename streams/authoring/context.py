@@ -10,7 +10,8 @@ from uuid import UUID
 from streams.authoring.declared import Effect, Signal
 from streams.authoring.task import Task, make_policy
 from streams.kernel.combine import MISSING, all_of, first_of, timeout_of, wait_for
-from streams.kernel.ops import Op, Won
+from streams.kernel.ops import Op
+from streams.kernel.won import Won
 
 if TYPE_CHECKING:
     from streams.kernel.driver import Driver

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -152,10 +153,12 @@ def _split(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
 
 
 def _version() -> str:
+    kernel = find_spec("streams.kernel.decide")
+    kind = "" if kernel is None or str(kernel.origin).endswith(".py") else " (compiled kernel)"
     try:
-        return version("streams-engine")
+        return version("streams-engine") + kind
     except PackageNotFoundError:
-        return "(not installed)"
+        return "(not installed)" + kind
 
 
 # ---- Values: each reader raises ArgumentTypeError with what to write ------------------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streams.errors import TimedOut
-from streams.kernel.ops import Group, Op, Won
+from streams.kernel.ops import Group, Op
+from streams.kernel.won import Won
 
 if TYPE_CHECKING:
     from streams.kernel.driver import Driver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streams.errors import Cancelled, Fail, OpError, Refused, ValueRefused
 from streams.kernel import bodies as ev
@@ -193,8 +193,9 @@ def _end_body(draft: Draft, value: object, error: BaseException | None) -> ev.Bo
     if isinstance(error, Cancelled):
         return ev.RunCancelled()
     assert isinstance(error, (Fail, OpError))
-    details = None if error.details is None else draft.env.codec.encode(error.details)
-    return ev.RunFailed(ev.Failure("terminal", text_of(error.code), text_of(error.message), details), requested)
+    raised: Any = error  # user code made it: its code and message may be of any type
+    details = None if raised.details is None else draft.env.codec.encode(raised.details)
+    return ev.RunFailed(ev.Failure("terminal", text_of(raised.code), text_of(raised.message), details), requested)
 
 
 # -- repair ------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ DEAD_CALLS_MAX = 100
 class Driver:
     """Drives the coroutines of one generation of one run."""
 
+    __deletable__ = ["main"]  # noqa: RUF012 - for mypyc, which knows no other form
+
     def __init__(self, definitions: Definitions, definition: Definition, run: Run, codec: Codec) -> None:
         self.codec = codec
         self.run_id = run.run_id
@@ -183,7 +185,7 @@ class Driver:
 
     def _cancel(self, withdrawn: Iterable[str]) -> None:
         self._cancelled_at = self._settled
-        for branch in reversed(self._branches):
+        for branch in self._branches[::-1]:
             self._throw(branch)
         for leaf in self._leaves.values():
             leaf.retrieved = leaf.retrieved or not leaf.done  # that a task stops when it is asked to is no failure
@@ -209,8 +211,7 @@ class Driver:
         """The branch being driven. Raises outside a drive, and `Evicted` once the run has left memory."""
         if self._current is None:
             if self._dead_calls < 0:
-                message = "ops are created and awaited only by workflow code while the engine drives it"
-                raise StreamsError(message)
+                raise StreamsError("ops are created and awaited only by workflow code while the engine drives it")
             # Code that swallows Evicted would never end; after some calls it may wait, and closing it then gives up.
             self._dead_calls += 1
             if self._dead_calls > DEAD_CALLS_MAX:
@@ -304,8 +305,7 @@ class Driver:
         self.check()
         for op in ops:
             if not isinstance(op, Op):
-                message = f"expected ops, such as ctx.run(...) gives; got {type(op).__name__!r}"
-                raise TypeError(message)
+                raise TypeError(f"expected ops, such as ctx.run(...) gives; got {type(op).__name__!r}")
         return Group(self, ops, count, finish)
 
     def withdraw(self, op: Op[Any]) -> None:
@@ -391,7 +391,7 @@ class Driver:
         """Drop the coroutines. Users' `finally` blocks run, and every op they try raises `Evicted`."""
         self._dead_calls = 0
         self._current = None
-        closed = [close_quietly(branch.coro) for branch in reversed(self._branches) if not branch.done]
+        closed = [close_quietly(branch.coro) for branch in self._branches[::-1] if not branch.done]
         if self._branches and all(closed):  # a second call finds nothing to do
             # Nothing can call any more. Ops point back here; letting go of them spares the collector of cycles.
             self._leaves.clear()

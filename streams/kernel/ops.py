@@ -8,8 +8,7 @@ Leaves are settled by deliveries, branches by their coroutine, groups by their c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streams.errors import Cancelled, OpError, RequestFailed, TaskFailed, TimedOut, Withdrawn
 
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from streams.kernel.codec import Codec
     from streams.kernel.driver import Driver
 
-__all__ = ["Branch", "Group", "Leaf", "Op", "Won", "failure_error"]
+__all__ = ["Branch", "Group", "Leaf", "Op", "failure_error"]
 
 R_co = TypeVar("R_co", covariant=True)
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Op(Awaitable[R_co]):
@@ -182,15 +180,6 @@ class Branch(Op[R_co]):
         if self._exception is not None:
             raise self._exception
         return self.value  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, slots=True)
-class Won(Generic[T_co]):
-    """What `first` gives: the place of the winner among the arguments, the op, and its value."""
-
-    index: int
-    op: Op[Any]
-    value: T_co
 
 
 class Group(Op[R_co]):
