@@ -45,12 +45,8 @@ __all__ = ["Turn"]
 
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 _TOLD = (ev.RunBlocked, ev.OpParked, *_ENDS)
-_LEADS_ON = frozenset(
-    {
-        *(ev.OpScheduled, ev.AttemptStarted, ev.EffectEmitted, ev.AttemptFailed, ev.HeldDropped),
-        *(ev.OpWithdrawn, ev.CancelRequested, *_TOLD),
-    }
-)
+_SETS_GOING = (ev.OpScheduled, ev.AttemptStarted, ev.EffectEmitted, ev.AttemptFailed, ev.HeldDropped)
+_LEADS_ON = frozenset({*_SETS_GOING, ev.OpWithdrawn, ev.CancelRequested, *_TOLD})
 """Events from which something follows; the others are only written."""
 
 
