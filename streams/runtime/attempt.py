@@ -111,7 +111,10 @@ class Attempt:
                 crash.passing("task.looked_up", self.task.name)
                 if looked is not None:
                     return looked
-            value = await self._call(self.task.function, self.task.is_async, args, kwargs)
+            if self.task.is_async:  # as `_call` does; most attempts are this one call
+                value = await self.task.function(self.context, *args, **kwargs)
+            else:
+                value = await self._call(self.task.function, False, args, kwargs)  # noqa: FBT003
             data = self.engine.codec.encode(value)
         except ValueRefused as refused:
             message = f"the result of task {self.task.name!r} cannot be stored: {plain_text(refused)}"

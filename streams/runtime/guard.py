@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 __all__ = ["DriveGuard", "DriveTooLong"]
 
@@ -21,6 +21,21 @@ class DriveTooLong(BaseException):
             "it ran for too long without waiting for anything. Workflow code only decides: long computations and "
             "blocking calls belong into an app.task"
         )
+
+
+class _Drive:
+    """Watches what stands inside. There is one for all drives: `contextmanager` would make two objects for each."""
+
+    __slots__ = ("_guard",)
+
+    def __init__(self, guard: DriveGuard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._guard.begin()
+
+    def __exit__(self, *error: object) -> None:
+        self._guard.end()
 
 
 class DriveGuard:
@@ -39,6 +54,7 @@ class DriveGuard:
         self._owner = threading.get_ident()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="streams-drive-guard", daemon=True)
+        self._drive = _Drive(self)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -57,22 +73,26 @@ class DriveGuard:
         try:
             yield
         finally:
+            self.end()  # the exception may have come between the last line of a drive and its end
             asyncio._set_running_loop(loop)  # noqa: SLF001
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """One drive. It raises `DriveTooLong` in here and nowhere else."""
+    def timed(self) -> AbstractContextManager[None]:
+        """One drive; no other may be inside. It raises `DriveTooLong` in here and nowhere else."""
+        return self._drive
+
+    def begin(self) -> None:
+        """From here on a drive is watched."""
         with self._lock:
             self._drives += 1
             self._driving = True
-        try:
-            yield
-        finally:
-            while self._driving:
-                try:
-                    self._end()
-                except DriveTooLong:  # it came when the code had ended by itself
-                    continue
+
+    def end(self) -> None:
+        """The drive has ended, and what comes too late for it does not count."""
+        while self._driving:
+            try:
+                self._end()
+            except DriveTooLong:  # it came when the code had ended by itself
+                continue
 
     def _end(self) -> None:
         with self._lock:

@@ -44,6 +44,10 @@ from streams.wire.records import (
 __all__ = ["Turn"]
 
 _ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
+_TOLD = (ev.RunBlocked, ev.OpParked, *_ENDS)
+_SETS_GOING = (ev.OpScheduled, ev.AttemptStarted, ev.EffectEmitted, ev.AttemptFailed, ev.HeldDropped)
+_LEADS_ON = frozenset({*_SETS_GOING, ev.OpWithdrawn, ev.CancelRequested, *_TOLD})
+"""Events from which something follows; the others are only written."""
 
 
 class Turn:
@@ -239,8 +243,9 @@ class Turn:
         if working.first is None and event.seq is not None:
             working.first = len(self.records)
         working.event_bytes += len(data)
-        self.add(NewRecord(self.engine.topics.events, partition.number, event.run_id.encode(), data), working)
-        self._project(working, event)
+        self.add(NewRecord(self.engine.topics.events, partition.number, working.key, data), working)
+        if type(event.body) in _LEADS_ON:
+            self._project(working, event)
 
     def _project(self, working: Working, event: Event) -> None:
         """Effects, dispatches, timers and stop requests are projections of events: nothing else leaves."""
@@ -274,7 +279,7 @@ class Turn:
             self.timers += [Timer(op.due or 0, partition, run_id, op.id) for op in waiting]
         elif isinstance(body, (ev.OpWithdrawn, ev.CancelRequested)):
             self.stops.append((partition, run_id))
-        elif isinstance(body, (ev.RunBlocked, ev.OpParked, *_ENDS)):
+        elif isinstance(body, _TOLD):
             self.told.append((event, ""))
             if isinstance(body, _ENDS):
                 self.stops.append((partition, run_id))
@@ -313,8 +318,7 @@ class Turn:
             self.engine.observer.message(f"run {working.run.run_id}: {text} until it has shrunk")
             return
         working.checkpoint = data
-        key = working.run.run_id.encode()
-        self.add(NewRecord(self.engine.topics.checkpoints, working.partition.number, key, data), working)
+        self.add(NewRecord(self.engine.topics.checkpoints, working.partition.number, working.key, data), working)
 
     def add_lease(self, partition: Partition, ids: tuple[str, ...], *, released: bool = False) -> None:
         """Write the partition's lease with this turn; the applied offset is what the turn makes it."""
@@ -359,10 +363,11 @@ class Turn:
         """The turn is committed: its states are the states now."""
         crash.passing("commit.after")
         self.stamp(offsets)
-        for record, offset in zip(self.records, offsets, strict=True):
-            if record.topic == self.engine.topics.events:
-                partition = self.partitions[record.partition]
-                partition.events_end = max(partition.events_end, offset + 1)
+        events = self.engine.topics.events
+        written = zip(self.records, offsets, strict=True)
+        for number, last in {record.partition: offset for record, offset in written if record.topic == events}.items():
+            partition = self.partitions[number]
+            partition.events_end = max(partition.events_end, last + 1)
         for number, applied in self.applied.items():
             self.partitions[number].applied = applied
         for damage in self.damages:

@@ -32,12 +32,13 @@ class Timer(NamedTuple):
 class Working:
     """A run inside a turn: what it will be if the turn is committed."""
 
-    __slots__ = ("checkpoint", "event_bytes", "first", "gone", "hot", "live", "partition", "run", "touched")
+    __slots__ = ("checkpoint", "event_bytes", "first", "gone", "hot", "key", "live", "partition", "run", "touched")
 
     def __init__(self, partition: Partition, hot: Hot) -> None:
         self.partition = partition
         self.hot = hot
         self.run: Run = hot.run
+        self.key = hot.run.run_id.encode()
         self.live: Driver | None = hot.live
         self.first: int | None = None
         """The place of its first event among the turn's records."""
