@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from streams import App, Context, Retry, TaskContext
 from streams.authoring.durability import Durability
-from streams.errors import CommitAborted, Fenced, InDoubt
+from streams.errors import CommitAborted, Fenced, InDoubt, SendRefused
 from streams.kernel import bodies as ev
 from streams.kernel.commands import Cancel
+from streams.kernel.commands import Retry as RetryRun
 from streams.kernel.events import Event
+from streams.log.port import GroupSnapshot, NewRecord
 from tests.runtime.history import resume, signal, start, until
 from tests.runtime.lab import Lab, Running, case
 from tests.runtime.test_overlap import Gate, names
@@ -187,6 +190,30 @@ async def test_a_turn_that_fails_takes_what_it_has_begun_and_what_follows_with_i
     events = [event.type for event in lab.history.events[first]]
     assert events.count("op.completed") == 3
     assert "outcome.late" not in events
+    await until(lambda: all_free(running), "all slots")
+
+
+@case(app)
+async def test_a_refused_record_of_the_second_turn_blocks_its_run_and_no_other(lab: Lab):
+    first, other = names(lab, 0, 2)
+    running, gate = await held(lab, first, "three", 1)
+    await lab.history.send(other, start("three", 2))
+    await until(lambda: len(called) == 6, "the steps of both")
+    commit = running.worker.producer.commit
+
+    async def refusing(snapshot: GroupSnapshot, records: Sequence[NewRecord], offsets: Mapping[int, int]) -> list[int]:
+        refused = [n for n, record in enumerate(records) if record.key == first.encode()]
+        if len(gate.tried) == 1 and refused:
+            gate.tried.append((records, offsets))
+            raise SendRefused("planned", code="VALUE_TOO_LARGE", index=refused[0])
+        return await commit(snapshot, records, offsets)
+
+    running.worker.producer.commit = refusing  # type: ignore[method-assign]
+    gate.open.set()
+    assert await lab.history.result(other) == 16
+    await lab.history.seen(first, ev.RunBlocked)
+    await lab.history.send(first, RetryRun())
+    assert await lab.history.result(first) == 8
     await until(lambda: all_free(running), "all slots")
 
 
