@@ -9,24 +9,24 @@ from typing import Any
 from bench.jobs import FAN, page, step_result
 from streams import App, Context, Node, TaskContext
 
-__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "waiting"]
+__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "order_pure", "waiting"]
 
 app = App(os.environ.get("STREAMS_BENCH_APP", "bench"))
 
 
-@app.task
+@app.task(pure=True)
 async def reserve(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("reserve", order_id)
 
 
-@app.task
+@app.task(pure=True)
 async def charge(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("charge", order_id)
 
 
-@app.task
+@app.task(pure=True)
 async def ship(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("ship", order_id)
@@ -34,6 +34,15 @@ async def ship(ctx: TaskContext, order_id: str) -> dict[str, Any]:
 
 @app.workflow(version=1)
 async def order(ctx: Context, order_id: str) -> dict[str, Any]:
+    reserved = await ctx.run(reserve, order_id)
+    charged = await ctx.run(charge, order_id)
+    shipped = await ctx.run(ship, order_id)
+    return {"reserve": reserved, "charge": charged, "ship": shipped}
+
+
+@app.workflow(version=1, durability="pipelined")
+async def order_pure(ctx: Context, order_id: str) -> dict[str, Any]:
+    """The same steps; they run beside the commits of those before, since they only compute."""
     reserved = await ctx.run(reserve, order_id)
     charged = await ctx.run(charge, order_id)
     shipped = await ctx.run(ship, order_id)
