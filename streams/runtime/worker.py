@@ -107,6 +107,7 @@ class Worker:
             self.producer = await at_start(engine, self._new_producer)
             self.member = self.log.member(engine.topics.group, engine.topics.commands, client_id=engine.owner)
             await at_start(engine, lambda: self.member.join(self.owner))
+            engine.observer.joined(engine.partitions)
             await self._work()
         if self._failure is not None:
             raise self._failure
