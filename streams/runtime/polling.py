@@ -12,13 +12,19 @@ from streams.log.port import Record
 if TYPE_CHECKING:
     from streams.runtime.worker import Worker
 
-__all__ = ["Poller", "room"]
+__all__ = ["Poller", "is_crowded", "room"]
 
 _AWAY_SECONDS = 0.5
 _CROWDED_SECONDS = 1.0
 """How long a poll waits for turns, before the group is answered without taking commands."""
 _LOOK_SECONDS = 0.005
 _PAUSE_SECONDS = 0.05
+
+
+def is_crowded(worker: Worker) -> bool:
+    """Whether so much waits for turns that nothing more is taken."""
+    inbox, settings = worker.inbox, worker.engine.settings
+    return len(inbox) > settings.inbox_max or inbox.bytes > settings.inbox_bytes_max
 
 
 async def room(worker: Worker) -> int:
@@ -29,7 +35,7 @@ async def room(worker: Worker) -> int:
     """
     settings = worker.engine.settings
     crowded = 0.0
-    while len(worker.inbox) > settings.inbox_max and worker.polls:
+    while is_crowded(worker) and worker.polls:
         if worker.snapshot_wanted or crowded >= _CROWDED_SECONDS:
             await asyncio.sleep(_PAUSE_SECONDS)
             return 0

@@ -28,7 +28,7 @@ from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
-from streams.runtime.polling import Poller, room
+from streams.runtime.polling import Poller, is_crowded, room
 from streams.runtime.sendback import SendBacks
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.starting import at_start
@@ -80,7 +80,7 @@ class Worker:
         self.producer: Producer
         self.owner = Owner(self)
         self.dispatcher = Dispatcher(self.engine, self.put)
-        self.timers = Timers(self.engine.clock, self._fire, lambda: len(self.inbox) <= self.engine.settings.inbox_max)
+        self.timers = Timers(self.engine.clock, self._fire, lambda: not is_crowded(self))
         self.send_backs = SendBacks(self)
         self._strict = strict
         self._polled = asyncio.Event()

@@ -11,8 +11,12 @@ from streams import App, Context, TaskContext
 from streams.clock import SystemClock
 from streams.kernel import bodies as ev
 from streams.kernel.commands import Cancel
+from streams.kernel.inputs import Due
+from streams.log.port import Record
 from streams.runtime.fair import FairQueue
-from streams.runtime.partition import Partition
+from streams.runtime.inbox import Inbox
+from streams.runtime.inputs import Arrived, Happened
+from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.timers import Timers
 from tests.runtime.history import signal, start
 from tests.runtime.lab import Lab, case, until
@@ -176,6 +180,41 @@ async def test_a_flood_of_signals_to_one_run_lets_others_have_their_turns(lab: L
     assert await lab.history.result("beside") == 3
     assert len(running.told.heard("turn")) - before <= 20, "what may wait before it is bounded by the inbox"
     assert await lab.history.result("flooded") == 1_000
+
+
+def test_the_bytes_of_what_waits_are_known():
+    inbox, partition = Inbox(), Partition(0, 1)
+    for state in (PartitionState.RESTORING, PartitionState.RUNNING):
+        partition.move(state)
+    commands = [Arrived(partition, Record("c", 0, n, 0, b"r", b"x" * n)) for n in (1, 20, 300)]
+    inbox.put(commands)
+    inbox.put([Happened(partition, "r", Due("1"))])
+    assert (len(inbox), inbox.bytes) == (4, 321)
+    taken = inbox.take(2, {0: 1})
+    assert inbox.bytes == 300
+    inbox.put_back(taken.items)
+    assert inbox.bytes == 321
+    assert len(inbox.take(9, {0: 1}, {(0, "r")}).items) == 0
+    assert inbox.bytes == 321, "held, and still waiting"
+    inbox.release()
+    assert len(inbox.take(1, {}).dropped) == 1
+    assert inbox.bytes == 320
+    assert len(inbox.take_of({0})) == 3
+    assert inbox.bytes == 0
+
+
+@case(app, "memory")
+async def test_large_commands_stop_the_poll_by_their_bytes(lab: Lab):
+    running = await lab.worker(inbox_bytes_max=50_000)
+    found = polls(running)
+    await until(lambda: found)
+    async with running.worker.turn_lock:
+        await lab.history.send_all([("big", signal("add", "x" * 60_000))])
+        await until(lambda: running.worker.inbox.bytes > 50_000)
+        await lab.history.send_all([("big", signal("add", 1)), ("big", start("listens", 1))])
+        await until(lambda: found[-1][0] == 0, "a poll that only answers the group")
+        assert len(running.worker.inbox) == 1
+    await lab.history.until(lambda h: h.bodies("big", ev.RunStarted), "the commands behind it")
 
 
 # ---- Timers ---------------------------------------------------------------------------------------------------------
