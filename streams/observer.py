@@ -11,6 +11,9 @@ class Observer:
     def partition(self, number: int, state: str, epoch: int, detail: str) -> None:
         """A partition changed its state; `detail` has the reason of a refusal or what a restore found."""
 
+    def joined(self, partitions: int) -> None:
+        """The worker has entered its group; the app has so many partitions, and some of them may come to it."""
+
     def turn(self, runs: int, records: int, seconds: float) -> None:
         """A turn was committed and adopted."""
 

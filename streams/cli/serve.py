@@ -14,6 +14,7 @@ from streams.authoring.app import App
 from streams.cli.loader import load_app, rename
 from streams.cli.logs import open_log
 from streams.cli.parser import Verbs, log_url
+from streams.cli.processes import add_processes, obey, supervise
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch import TerminalObserver
 from streams.runtime.collector import calm_collector
@@ -33,15 +34,17 @@ def add(verbs: Verbs) -> None:
         "--address", default="", help="where people find this worker, for its leases; its host if left out"
     )
     parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
+    add_processes(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.processes is not None:
+        return supervise(args)
     # Not STREAMS_APP: it says whom the other verbs mean, and must not move an app to other topics.
     app = rename(load_app(args.target), getattr(args, "app", None))
-    as_json = getattr(args, "json", False)
     calm_collector()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(app, log_url(args), address=args.address, strict=args.strict, as_json=as_json))
+        return runner.run(_serve(app, args))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -53,19 +56,23 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: bool) -> int:
-    log = await open_log(url)
+async def _serve(app: App, args: argparse.Namespace) -> int:
+    as_json, supervisor = getattr(args, "json", False), args.supervisor
+    log = await open_log(log_url(args))
     code = 0
     try:
         worker = Worker(
             app,
             log,
-            settings=WorkerSettings(address=address),
-            observer=TerminalObserver(as_json=as_json),
-            strict=strict,
+            settings=WorkerSettings(address=args.address),
+            observer=TerminalObserver(as_json=as_json, supervised=supervisor is not None),
+            strict=args.strict,
         )
-        stop_on_signals(worker.stop, "tasks")
-        _greet(app, log.url, as_json=as_json)
+        if supervisor is None:
+            stop_on_signals(worker.stop, "tasks")
+        else:
+            obey(supervisor, worker.stop)
+        _greet(app, log.url, as_json=as_json or supervisor is not None)
         await worker.run()
     except PartitionRefused as error:
         complain(str(error))

@@ -13,7 +13,7 @@ from rich.text import Text
 from streams.cli.terminal import console, error_text, print_json, safe
 from streams.observer import Observer
 
-__all__ = ["TerminalObserver", "ranges"]
+__all__ = ["TerminalObserver", "dated", "ranges"]
 
 LINES_PER_SECOND_MAX = 5
 """Lines of one kind; what is more is counted, since a provider that is down fails thousands of tasks at once."""
@@ -31,14 +31,18 @@ _STYLES = {
     "note": "cyan",
     "skipped": "cyan",
     "ledger": "yellow",
+    "started": "dim",
+    "status": "cyan",
+    "ended": "bold red",
 }
 
 
 class TerminalObserver(Observer):
-    """Prints lines; with `as_json` objects instead."""
+    """Prints lines; with `as_json` objects instead. To a supervisor it tells both, in objects with a `line`."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        self._as_json = as_json
+    def __init__(self, *, as_json: bool = False, supervised: bool = False) -> None:
+        self._as_json = as_json or supervised
+        self._supervised = supervised
         self._console = console()
         self._states: dict[int, str] = {}
         self._told: str | None = None
@@ -57,6 +61,10 @@ class TerminalObserver(Observer):
             # They come one by one within milliseconds, and one line is enough.
             self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._tell_owned)
         del epoch
+
+    def joined(self, partitions: int) -> None:
+        if self._supervised:
+            self._print("joined", "", {"partitions": partitions})
 
     def redo(self, reason: str) -> None:
         self._say("redo", f"a turn is done again: {reason}", reason=reason)
@@ -118,13 +126,12 @@ class TerminalObserver(Observer):
             self._print(kind, line, fields)
 
     def _print(self, kind: str, text: str, fields: dict[str, Any]) -> None:
+        if self._supervised:
+            fields = {**fields, "line": text}
         if self._as_json:
             print_json({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **fields}, flush=True)
             return
-        line = Text.assemble(
-            (datetime.now().astimezone().strftime("%H:%M:%S "), "dim"), (f"{kind:<8}", _STYLES[kind]), safe(text)
-        )
-        self._console.print(line, soft_wrap=True)
+        self._console.print(dated(kind, text), soft_wrap=True)
 
     def _muted(self, kind: str) -> bool:
         count = self._counts.get(kind, 0)
@@ -137,6 +144,12 @@ class TerminalObserver(Observer):
         hidden = self._counts.pop(kind) - LINES_PER_SECOND_MAX
         if hidden > 0:
             self._print(kind, f"… and {hidden} more of these", {"more": hidden})
+
+
+def dated(kind: str, text: str, who: str = "") -> Text:
+    """A line for the terminal: when, whose, what kind, and what."""
+    now = datetime.now().astimezone().strftime("%H:%M:%S ")
+    return Text.assemble((now, "dim"), (who and f"{who:<4}", "bold"), (f"{kind:<8}", _STYLES.get(kind, "")), safe(text))
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -132,7 +132,10 @@ class Member(Protocol):
         """Enter the group. `ownership` is called from within `poll` and `close` only."""
 
     async def poll(self, records_max: int, timeout: float) -> Batch:
-        """Take what has arrived, waiting at most `timeout` seconds for the first record; handles rebalances."""
+        """Take what has arrived, waiting at most `timeout` seconds for the first record; handles rebalances.
+
+        With `records_max` 0 it takes nothing and loses nothing: a member that is busy still answers its group.
+        """
 
     def snapshot(self) -> GroupSnapshot:
         """The snapshot of the last poll."""

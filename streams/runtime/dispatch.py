@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from streams.runtime import crash
 from streams.runtime.attempt import Attempt
 from streams.runtime.early import Early
 from streams.runtime.engine import Engine
+from streams.runtime.fair import FairQueue
 from streams.runtime.inputs import Happened, Item
 from streams.runtime.partition import Partition
 
@@ -24,6 +25,9 @@ __all__ = ["Dispatcher"]
 
 RunKey = tuple[int, str]
 Key = tuple[int, str, str]
+
+_KEPT_SHARE = 16
+"""One slot in so many is kept for runs that hold few."""
 
 
 class Dispatcher:
@@ -38,13 +42,16 @@ class Dispatcher:
         self._put = put
         self._attempts: dict[RunKey, dict[str, Attempt]] = {}
         self._promised: dict[Key, str] = {}
-        self._waiting: dict[str, deque[Happened]] = {"loop": deque(), "thread": deque()}
+        self._promised_to: Counter[RunKey] = Counter()
+        self._waiting: dict[str, FairQueue] = {"loop": FairQueue(), "thread": FairQueue()}
         self._free = {"loop": engine.settings.loop_slots, "thread": engine.settings.thread_slots}
+        self._kept = {pool: slots // _KEPT_SHARE for pool, slots in self._free.items()}
+        """Slots that only runs get which hold fewer than so many: one run's thousands of tasks never take them all."""
         self._closed = False
 
     def slots(self) -> dict[str, int]:
-        """Free slots, for a turn to hand out; none once the worker is stopping."""
-        return {pool: 0 if self._closed else max(0, free) for pool, free in self._free.items()}
+        """Free slots, for a turn to hand out; none once the worker is stopping. What is kept goes through the queue."""
+        return {pool: 0 if self._closed else max(0, free - self._kept[pool]) for pool, free in self._free.items()}
 
     def start(self, partition: Partition, run_id: str, op_id: str, attempt_number: int) -> None:
         """Begin an attempt whose start is committed; one that was overtaken in the same turn is not begun."""
@@ -62,7 +69,7 @@ class Dispatcher:
             failure = Failure("code", "TASK_UNKNOWN", text)
             self._put(Happened(partition, run_id, Outcome(op.id, op.attempt, None, failure)))
             return
-        if self._promised.pop((partition.number, run_id, op_id), None) is None:
+        if self._unpromise((partition.number, run_id, op_id)) is None:
             self._free[task.pool] -= 1
         self._begin(partition, hot.run, op, task)
 
@@ -129,8 +136,13 @@ class Dispatcher:
             return
         task = self._engine.app.task_named(op.name)
         pool = task.pool if task is not None else "loop"
-        self._waiting[pool].append(Happened(partition, run_id, Due(op_id)))
+        self._waiting[pool].put(partition, run_id, op_id)
         self._hand_out(pool)
+
+    @property
+    def queued(self) -> int:
+        """Ops that wait for a slot."""
+        return sum(map(len, self._waiting.values()))
 
     def settle(self, items: Iterable[Item]) -> None:
         """A turn has taken these inputs: what was promised to an op that did not start after all is free again."""
@@ -139,9 +151,18 @@ class Dispatcher:
                 self._take_back((item.partition.number, item.run_id, item.input.op))
 
     def _take_back(self, key: Key) -> None:
-        pool = self._promised.pop(key, None)
+        pool = self._unpromise(key)
         if pool is not None:
             self._give(pool)
+
+    def _unpromise(self, key: Key) -> str | None:
+        pool = self._promised.pop(key, None)
+        if pool is not None:
+            run = key[:2]
+            self._promised_to[run] -= 1
+            if not self._promised_to[run]:
+                del self._promised_to[run]
+        return pool
 
     def _give(self, pool: str) -> None:
         self._free[pool] += 1
@@ -152,15 +173,22 @@ class Dispatcher:
 
         What a turn under way hands out is not counted yet; such starts make `_free` negative for a while.
         """
-        waiting = self._waiting[pool]
-        while waiting and self._free[pool] > 0 and not self._closed:
-            item = waiting.popleft()
-            assert isinstance(item.input, Due)
-            key = (item.partition.number, item.run_id, item.input.op)
-            if item.partition.running and key not in self._promised:
+        waiting, kept = self._waiting[pool], self._kept[pool]
+        while self._free[pool] > 0 and not self._closed:
+            small = self._free[pool] <= kept
+            found = waiting.take(lambda run: self._holds(run) < kept) if small else waiting.take()
+            if found is None:
+                return
+            partition, run_id, op_id = found
+            key = (partition.number, run_id, op_id)
+            if partition.running and key not in self._promised:
                 self._free[pool] -= 1
                 self._promised[key] = pool
-                self._put(item)
+                self._promised_to[key[:2]] += 1
+                self._put(Happened(partition, run_id, Due(op_id)))
+
+    def _holds(self, run: RunKey) -> int:
+        return len(self._attempts.get(run, ())) + self._promised_to[run]
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -189,6 +217,8 @@ class Dispatcher:
         """Forget the attempts and promises of partitions that are somebody else's now."""
         for _ in self._break_off(partitions):
             pass
+        for waiting in self._waiting.values():
+            waiting.drop(partitions)
         for key in [key for key in self._promised if key[0] in partitions]:
             self._take_back(key)
 

@@ -28,6 +28,8 @@ class Inbox:
         self.filled = asyncio.Event()
         self.suspects = 0
         """So many inputs in front lead to a record that is refused, though nobody knows which of them."""
+        self.bytes = 0
+        """Of the commands that wait."""
         self._items: deque[Item] = deque()
         self._held: list[Item] = []
         self._held_commands: set[int] = set()
@@ -43,6 +45,7 @@ class Inbox:
     def put(self, items: Sequence[Item]) -> None:
         """Add at the end, and wake whoever waits for it."""
         self._items.extend(items)
+        self.bytes += _size(items)
         if items:
             self.filled.set()
 
@@ -51,6 +54,7 @@ class Inbox:
         # Held commands are behind these in their partition, whatever was taken first.
         self.release()
         self._items.extendleft(reversed(items))
+        self.bytes += _size(items)
         if suspects is not None:
             self.suspects = suspects
         if self._items:
@@ -78,6 +82,7 @@ class Inbox:
                 self._held.append(item)
             else:
                 taken.items.append(item)
+        self.bytes -= _size(taken.items) + _size(taken.dropped)
         if self._items:
             self.filled.set()
         else:
@@ -98,6 +103,7 @@ class Inbox:
         self.release()
         taken = [item for item in self._items if item.partition.number in partitions and not is_dropped(item)]
         self._items = deque(item for item in self._items if item.partition.number not in partitions)
+        self.bytes -= _size(taken)
         return taken
 
     def _must_wait(self, item: Item, busy: Container[RunKey]) -> bool:
@@ -116,3 +122,7 @@ class Inbox:
             self._held_runs.add((number, key))
             return True
         return False
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(len(item.record.value or b"") for item in items if isinstance(item, Arrived))

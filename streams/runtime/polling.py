@@ -12,9 +12,39 @@ from streams.log.port import Record
 if TYPE_CHECKING:
     from streams.runtime.worker import Worker
 
-__all__ = ["Poller"]
+__all__ = ["Poller", "is_crowded", "room"]
 
 _AWAY_SECONDS = 0.5
+_CROWDED_SECONDS = 1.0
+"""How long a poll waits for turns, before the group is answered without taking commands."""
+_LOOK_SECONDS = 0.005
+_PAUSE_SECONDS = 0.05
+
+
+def is_crowded(worker: Worker) -> bool:
+    """Whether so much waits for turns that nothing more is taken."""
+    inbox, settings = worker.inbox, worker.engine.settings
+    return len(inbox) > settings.inbox_max or inbox.bytes > settings.inbox_bytes_max
+
+
+async def room(worker: Worker) -> int:
+    """How many commands the next poll may take, once there is room for any; 0 where the group has to be answered first.
+
+    What user code does never stops commands altogether: a cancel, or the signal that a task waits for, may be among
+    them. Only turns do, and a turn waits for the log and nothing else.
+    """
+    settings = worker.engine.settings
+    crowded = 0.0
+    while is_crowded(worker) and worker.polls:
+        if worker.snapshot_wanted or crowded >= _CROWDED_SECONDS:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return 0
+        await asyncio.sleep(_LOOK_SECONDS)
+        crowded += _LOOK_SECONDS
+    if worker.dispatcher.queued > settings.queued_max:
+        await asyncio.sleep(settings.backlog_seconds)
+        return settings.backlog_inputs
+    return settings.turn_inputs_max
 
 
 class Poller:
@@ -24,11 +54,11 @@ class Poller:
         self._worker = worker
         self._away = False
 
-    async def poll(self, seconds: float) -> Sequence[Record] | None:
+    async def poll(self, records_max: int, seconds: float) -> Sequence[Record] | None:
         """The records of one poll; None where it failed in a way that the next one may mend."""
         worker = self._worker
         try:
-            batch = await worker.member.poll(worker.engine.settings.turn_inputs_max, seconds)
+            batch = await worker.member.poll(records_max, seconds)
         except LogUnavailable as error:
             if not self._away:
                 worker.engine.observer.message(f"the log cannot be reached, trying again: {error}")

@@ -36,6 +36,14 @@ class WorkerSettings:
     """How long a poll waits for records; a worker that stops waits for it."""
     inbox_max: int = 10_000
     """Inputs waiting for a turn, beyond which no commands are polled."""
+    inbox_bytes_max: int = 64_000_000
+    """Bytes of commands waiting for a turn, beyond which none are polled."""
+    queued_max: int = 10_000
+    """Tasks waiting for a slot, beyond which commands come slowly: what is begun is finished first."""
+    backlog_inputs: int = 100
+    """Commands of one poll then."""
+    backlog_seconds: float = 0.2
+    """The pause before such a poll. Commands never stop: what a waiting task needs may be among them."""
     live_runs_max: int = 4_000
     """Coroutines kept in memory as a cache; about 8 KB each."""
     checkpoint_bytes_min: int = 4_096

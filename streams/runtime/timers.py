@@ -15,15 +15,22 @@ __all__ = ["Timers"]
 _NAP_SECONDS_MAX = 1.0
 """Wall time may jump while we sleep: look again at least this often."""
 
+_CROWDED_SECONDS = 0.005
+"""When to look again while there is no room for what is due."""
+
 Entry = tuple[int, int, Partition, str, str]
 
 
 class Timers:
     """Calls `fire(partition, run_id, op)` when the wall clock has reached a time; earlier times first."""
 
-    def __init__(self, clock: Clock, fire: Callable[[Partition, str, str], None]) -> None:
+    def __init__(
+        self, clock: Clock, fire: Callable[[Partition, str, str], None], room: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`room` tells whether more may fire now: a million that are due at once wait here, as times, and not twice."""
         self._clock = clock
         self._fire = fire
+        self._room = room
         self._heap: list[Entry] = []
         self._order = count()
         self._handle: asyncio.TimerHandle | None = None
@@ -48,13 +55,14 @@ class Timers:
             self._handle = None
         if self._heap:
             self._planned = self._heap[0][0]
-            wait = max(0.0, (self._planned - self._clock.now_us()) / 1_000_000)
+            soonest = 0.0 if self._room() else _CROWDED_SECONDS
+            wait = max(soonest, (self._planned - self._clock.now_us()) / 1_000_000)
             self._handle = asyncio.get_running_loop().call_later(min(wait, _NAP_SECONDS_MAX), self._ring)
 
     def _ring(self) -> None:
         self._handle = None
         now = self._clock.now_us()
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and self._room():
             _, _, partition, run_id, op = heapq.heappop(self._heap)
             if partition.state is not PartitionState.CLOSED:
                 self._fire(partition, run_id, op)

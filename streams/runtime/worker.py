@@ -28,7 +28,7 @@ from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
 from streams.runtime.partition import Hot, Partition
-from streams.runtime.polling import Poller
+from streams.runtime.polling import Poller, is_crowded, room
 from streams.runtime.sendback import SendBacks
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.starting import at_start
@@ -73,16 +73,16 @@ class Worker:
             clock=clock or SystemClock(),
             host=host,
         )
+        self.inbox = Inbox()
         self.turn_lock = TurnLock()
         self.topic_ids: dict[str, str] = {}
         self.member: Member
         self.producer: Producer
         self.owner = Owner(self)
         self.dispatcher = Dispatcher(self.engine, self.put)
-        self.timers = Timers(self.engine.clock, self._fire)
+        self.timers = Timers(self.engine.clock, self._fire, lambda: not is_crowded(self))
         self.send_backs = SendBacks(self)
         self._strict = strict
-        self.inbox = Inbox()
         self._polled = asyncio.Event()
         self._snapshots_wanted = 0
         self._stopping = asyncio.Event()
@@ -107,6 +107,7 @@ class Worker:
             self.producer = await at_start(engine, self._new_producer)
             self.member = self.log.member(engine.topics.group, engine.topics.commands, client_id=engine.owner)
             await at_start(engine, lambda: self.member.join(self.owner))
+            engine.observer.joined(engine.partitions)
             await self._work()
         if self._failure is not None:
             raise self._failure
@@ -172,9 +173,8 @@ class Worker:
     async def _poll_loop(self) -> None:
         poller = Poller(self)
         while self._polling:
-            while self._crowded and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
-                await asyncio.sleep(0.005)
-            records = await poller.poll(self.engine.settings.poll_seconds)
+            records_max = await room(self)
+            records = await poller.poll(records_max, self.engine.settings.poll_seconds if records_max else 0.0)
             if records is None:
                 continue
             self._polled.set()
@@ -182,9 +182,14 @@ class Worker:
             self.inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property
-    def _crowded(self) -> bool:
-        """Whether a poll has to wait for turns. Never while a turn waits for a poll: neither would come to its end."""
-        return len(self.inbox) > self.engine.settings.inbox_max and not self._snapshots_wanted
+    def polls(self) -> bool:
+        """Whether commands may still come."""
+        return self._polling
+
+    @property
+    def snapshot_wanted(self) -> bool:
+        """Whether a turn waits for a poll: a poll that waited for a turn would never come."""
+        return self._snapshots_wanted > 0
 
     @property
     def busy(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from streams.errors import CommitAborted, Fenced, LogDamaged, LogUnavailable
 from streams.log.port import GroupSnapshot, Log
-from tests.contract.worlds import REFUSED, Worker, World, case, new, settled, until, values
+from tests.contract.worlds import HANG_SECONDS, REFUSED, Worker, World, case, new, settled, until, values
 
 
 class Groups:
@@ -54,6 +54,32 @@ class Groups:
         await worker.member.resume(0, first[3])
         await until(lambda: len(worker.records) == 7, worker)
         assert worker.values[4:] == [b"3", b"4", b"5"]
+
+    @case
+    async def test_a_poll_for_nothing_answers_the_group_and_loses_nothing(self, world: World):
+        """A worker that has enough to do still lets partitions go, and goes on where it was."""
+        log = await world.log()
+        commands = await world.topic(log, "commands", 2)
+        await log.append([new(commands, b"%d" % n, partition=n % 2) for n in range(10)])
+        worker = await world.worker(log, commands)
+        await until(lambda: worker.owned == {0, 1}, worker)
+        for partition in (0, 1):
+            await worker.member.resume(partition, (await log.span(commands, partition)).start)
+        await until(lambda: len(worker.records) == 10, worker)
+        await log.append([new(commands, b"%d" % n, partition=n % 2) for n in range(10, 20)])
+        other = Worker(await world.log(), world.name("group"), commands, "b")
+        await other.member.join(other)
+        deadline = time.monotonic() + HANG_SECONDS / 2
+        while len(worker.owned) != 1 or len(other.owned) != 1:
+            assert time.monotonic() < deadline, (worker.calls, other.calls)
+            batch = await worker.member.poll(0, 0.0)
+            assert batch.records == []
+            worker.snapshot = batch.snapshot
+            await other.poll(0.05)
+        (kept,) = worker.owned
+        await until(lambda: len(worker.records) == 15, worker, other)
+        expected = [b"%d" % n for n in range(10, 20) if n % 2 == kept]
+        assert worker.values[10:] == expected, "each once, in order"
 
     @case
     async def test_f24_a_poll_wakes_for_records_and_for_a_resume(self, world: World):

@@ -30,7 +30,7 @@ _MAGIC = b"CGMDv2:"
 
 
 class Cursor:
-    """Where a partition goes on from; identity tells one resume from the next."""
+    """Where a partition goes on from, moved on by what has come; identity tells one resume from the next."""
 
     __slots__ = ("incarnation", "offset")
 
@@ -84,6 +84,8 @@ class GroupConsumer:
         """What is still to be told, by partition: each is fetched no more, so nothing would tell it again."""
         self._away: str | None = None
         self._changed = False
+        self._held_back = False
+        """Whether the client has nothing to fetch, since nothing is wanted."""
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the client and ask to enter the group."""
@@ -100,16 +102,17 @@ class GroupConsumer:
         self._wait_for_broker(timeout)
         while True:
             self._follow_orders()
+            self._hold_back(not records_max)
             # Before anything else is fetched: on a busy topic something always arrives.
             if self._damage:
                 raise self._damage.pop(next(iter(self._damage)))
             left = deadline - time.monotonic()
             self._fetch(records_max, min(max(left, 0.0), SLICE_SECONDS))
             self._raise_failure()
-            if self._trouble is not None and not self.ready:
+            if self._trouble is not None and not (records_max and self.ready):
                 trouble, self._trouble = self._trouble, None
                 raise trouble
-            if self.ready or self._changed or left <= 0 or self.interrupted:
+            if (records_max and self.ready) or self._changed or left <= 0 or self.interrupted:
                 return self._fresh_token()
 
     def _wait_for_broker(self, timeout: float) -> None:
@@ -128,7 +131,7 @@ class GroupConsumer:
             message = self._client.poll(timeout)
             if message is not None:
                 self._put(message)
-                for more in self._client.consume(records_max, 0):
+                for more in self._client.consume(max(records_max, 1), 0):
                     self._put(more)
         except RAISED as raised:
             self._note(sort(error_of(raised), f"polling {self._topic}"))
@@ -163,15 +166,28 @@ class GroupConsumer:
             return
         self._stop(self._client, [partition])
         if cursor is not None:
-            self._client.incremental_assign([TopicPartition(self._topic, partition, cursor.offset)])
+            if not self._held_back:
+                self._client.incremental_assign([TopicPartition(self._topic, partition, cursor.offset)])
             self._active[partition] = cursor
+
+    def _hold_back(self, wanted: bool) -> None:  # noqa: FBT001
+        """Let the client fetch nothing for a while, or go on where it was. Each of its polls would bring a record."""
+        if wanted == self._held_back:
+            return
+        places = [TopicPartition(self._topic, partition, cursor.offset) for partition, cursor in self._active.items()]
+        try:
+            (self._client.incremental_unassign if wanted else self._client.incremental_assign)(places)
+        except KafkaException as raised:
+            raise sort(error_of(raised), f"moving to an offset of {self._topic}") from raised
+        self._held_back = wanted
 
     def _stop(self, client: Consumer, partitions: Collection[int]) -> None:
         """Fetch nothing of these any more; what the client has fetched ahead does not come out."""
         for partition in partitions:
             self._damage.pop(partition, None)  # it goes on elsewhere, or not here
         stopped = [p for p in partitions if self._active.pop(p, None) is not None]
-        client.incremental_unassign([TopicPartition(self._topic, partition) for partition in stopped])
+        fetched = [] if self._held_back else stopped
+        client.incremental_unassign([TopicPartition(self._topic, partition) for partition in fetched])
 
     # -- what the client brings ----------------------------------------------------------------------------------
 
@@ -181,7 +197,9 @@ class GroupConsumer:
         if error is not None:
             self._failed(error, message.partition(), cursor)
         elif cursor is not None:
-            self.ready.append(Fetched(cursor, record_of(message)))
+            record = record_of(message)
+            cursor.offset = record.offset + 1
+            self.ready.append(Fetched(cursor, record))
 
     def _failed(self, error: KafkaError, partition: int | None, cursor: Cursor | None) -> None:
         if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):

@@ -65,7 +65,7 @@ class KafkaMember:
     async def poll(self, records_max: int, timeout: float) -> Batch:
         """Serve the group, then take what has arrived."""
         self._require_joined()
-        if not self._consumer.ready:
+        if not records_max or not self._consumer.ready:
             self._consumer.interrupted = False
             try:
                 poll, broken = partial(self._consumer.poll, records_max, timeout), LogError(_BROKEN)
