@@ -20,6 +20,7 @@ from bench.broker import broker, postgres
 from bench.child import Failed, measure
 from bench.loop import loop_name
 from bench.measure import disk_folder, machine
+from bench.peer import left_out
 from bench.plan import NAMES, STEPS, Step, rounds
 from bench.profiling import profile
 from bench.scenarios import Task
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     where = disk_folder()
     facts = {**machine(where), "loop": loop_name()}
     print("  ".join(f"{name}: {value}" for name, value in facts.items()), file=sys.stderr)
+    for line in left_out(args.scenarios):
+        print(line, file=sys.stderr)
     with (
         broker(where) if plan.needs_broker(args.scenarios) else nullcontext(),
         postgres(where) if plan.needs_postgres(args.scenarios) else nullcontext(),
