@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bench import plan, report
+from bench import capacity, growth, plan, report
 from bench.broker import broker, postgres
 from bench.child import Failed, measure
 from bench.loop import loop_name
@@ -29,12 +29,18 @@ from bench.target import TARGETS
 __all__ = ["main"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
+COMMANDS = {"capacity": capacity.main, "growth": growth.main}
 EPILOG = """scenarios: {names}; without any, all of them. `saturated-1000` asks for one size only.
-`profile` instead of them runs the saturated scenario under profilers and says where the time goes."""
+`profile` instead of them runs the saturated scenario under profilers and says where the time goes.
+`growth` measures what a run costs against whatever may grow: `python -m bench growth --help`.
+`capacity FILE...` plans a cluster from results."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 when everything was measured, 1 when something broke or hung; times are not judged."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]](argv[1:])
     args = _parse(argv)
     if args.scenarios == ["profile"]:
         with broker(disk_folder()) if args.target == "kafka" else nullcontext():
