@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Inputs", "Plan", "Unmeasured", "inputs", "main", "planned", "text"]
+from bench.floor import RECORD_BYTES, RECORDS_PER_RUN
+
+__all__ = ["Inputs", "Plan", "Unmeasured", "inputs", "main", "planned", "text", "told"]
 
 DAY = 86_400.0
 
@@ -31,6 +33,11 @@ SOURCES: Mapping[str, Source] = {
     "waiting_bytes": Source("growth-waiting-runs-*", "bytes_per_waiting_run"),
     "past_bytes": Source("growth-past-runs-*", "bytes_per_past_run"),
 }
+
+
+INSTEAD: Mapping[str, float] = {"run_bytes": RECORDS_PER_RUN * RECORD_BYTES}
+"""Where results are of a version that did not measure it: the records of a run as the floor writes them."""
+BEGIN, END = "<!-- computed: python -m bench capacity -->", "<!-- end -->"
 
 
 class Inputs(NamedTuple):
@@ -89,6 +96,8 @@ def inputs(files: Sequence[Mapping[str, Any]]) -> Inputs:
     found = {}
     for name, source in SOURCES.items():
         figures = [figure for whole in files if (figure := _figure(whole, source)) is not None]
+        if not figures and name in INSTEAD:
+            figures = [INSTEAD[name]]
         if not figures:
             command = "growth " + source.scenario.removeprefix("growth-").removesuffix("-*")
             command = command if source.scenario.startswith("growth") else source.scenario
@@ -193,18 +202,45 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def told(files: Sequence[Mapping[str, Any]], measured: Inputs, plans: Sequence[Plan]) -> str:
+    """Where the inputs come from, the inputs by their names, and the tables."""
+    lines = [_origin(whole) for whole in files]
+    lines += ["", "| input | value | where |", "|---|---|---|"]
+    for name, source in SOURCES.items():
+        where = f"`{source.metric}` of `{source.scenario}`"
+        if all(_figure(whole, source) is None for whole in files):
+            where = f"not measured in these files ({where}): the records of a run as the floor writes them"
+        lines.append(f"| {name} | {_number(getattr(measured, name))} | {where} |")
+    return "\n\n".join(["\n".join(lines), *map(text, plans)])
+
+
+def _origin(whole: Mapping[str, Any]) -> str:
+    facts = whole.get("machine", {})
+    return (
+        f"- measured at {whole.get('at', 'an unknown time')}, {facts.get('cores', '?')} cores, "
+        f"{facts.get('load_before', '?')} processes that wanted one before it began"
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 with the tables, 1 where a figure is missing."""
     parser = argparse.ArgumentParser(prog="python -m bench capacity", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of `python -m bench` and `growth`")
     parser.add_argument("--runs-per-s", type=float, action="append", help="10,000 and 1,000,000 unless given")
     parser.add_argument("--kept-seconds", type=float, default=Wishes(1).kept_seconds, help="result_kept_seconds")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write them between the marks of this document")
     args = parser.parse_args(argv)
     try:
-        measured = inputs([json.loads(path.read_text("utf-8")) for path in args.files])
+        files = [json.loads(path.read_text("utf-8")) for path in args.files]
+        measured = inputs(files)
     except Unmeasured as error:
         print(error, file=sys.stderr)
         return 1
-    for rate in args.runs_per_s or (10_000.0, 1_000_000.0):
-        print(text(planned(measured, Wishes(rate, kept_seconds=args.kept_seconds))), end="\n\n")
+    rates = args.runs_per_s or (10_000.0, 1_000_000.0)
+    found = told(files, measured, [planned(measured, Wishes(rate, kept_seconds=args.kept_seconds)) for rate in rates])
+    print(found)
+    if args.into:
+        before, _, rest = args.into.read_text("utf-8").partition(BEGIN)
+        after = rest.partition(END)[2]
+        args.into.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}", encoding="utf-8")
     return 0

@@ -57,7 +57,7 @@ CURVES = (
         "state-size", "bytes of state", (100, 1_000, 10_000, 100_000, 500_000), (100, 10_000),
         {"cpu_us_per_turn": 1},
     ),
-    Curve("steps", "steps of one coroutine", (1, 10, 100, 1_000, 3_000), (10, 100), {"cpu_us_per_step": 0}),
+    Curve("steps", "steps of one coroutine", (1, 10, 100, 1_000, 2_000), (10, 100), {"cpu_us_per_step": 0}),
     Curve("turns", "turns of one graph run", (10, 100, 1_000, 4_000), (10, 100), {"cpu_us_per_turn": 0}),
 )  # fmt: skip
 

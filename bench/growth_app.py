@@ -60,6 +60,8 @@ async def take_carried(ctx: TaskContext, state: Carried) -> dict[str, Any]:
     del ctx
     if state.turn == 0:
         return {"turn": 1, "more": "x" * state.half}
+    if state.turn == state.last - 1:
+        return {"turn": state.last, "more": ""}  # a result, too, is a value of at most 256 KB
     return {"turn": state.turn + 1}
 
 

@@ -34,6 +34,8 @@ IDLE_SECONDS = 2.0
 SETTLED_SECONDS = 0.05
 STEPS_MEASURED = 4_000
 """Steps or turns behind one figure of a long history: more of them in fewer runs."""
+TOGETHER = 4
+"""Runs at once, the same at each point: a turn of the worker costs less where it serves more runs."""
 
 
 class Point(NamedTuple):
@@ -176,12 +178,11 @@ async def turns(point: Point) -> dict[str, float]:
 
 
 async def _history(point: Point, workflow: Any, given: Any, unit: str) -> dict[str, float]:
-    runs = max(1, STEPS_MEASURED // point.size)
-    together = min(8, runs)
+    runs = max(TOGETHER, STEPS_MEASURED // point.size)
     async with _running(point) as bench:
         await bench.orders("warm", 50, in_flight=8)
         meter = Meter()
-        await bench.each(workflow, ((f"run-{number}", given) for number in range(runs)), together)
+        await bench.each(workflow, ((f"run-{number}", given) for number in range(runs)), TOGETHER)
         found = meter.per_run(runs * point.size)
         return {
             f"cpu_us_per_{unit}": found["cpu_us_per_run"],

@@ -154,3 +154,31 @@ def test_a_missing_figure_is_one_line_and_exit_1(tmp_path):
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "no file has cpu_us_per_run of kafka-2000; `python -m bench kafka-2000` gives it\n"
+
+
+def test_the_tables_are_written_between_the_marks_of_a_document(tmp_path):
+    found = {source.scenario.replace("*", "1"): {} for source in capacity.SOURCES.values()}
+    for source in capacity.SOURCES.values():
+        found[source.scenario.replace("*", "1")][source.metric] = 7.0
+    del found["kafka-2000"]["kafka_bytes_per_run"]
+    (tmp_path / "found.json").write_text(json.dumps(results(**found)))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{capacity.BEGIN}\nold\n{capacity.END}\nafter\n")
+
+    for _ in range(2):
+        done = bench("capacity", str(tmp_path / "found.json"), "--into", str(page))
+        assert done.returncode == 0, done.stderr
+
+    written = page.read_text()
+    assert written.startswith("before\n")
+    assert written.endswith("\nafter\n")
+    assert "old" not in written
+    assert written.count("### 10,000 runs/s") == written.count("### 1,000,000 runs/s") == 1
+    assert "| run_bytes | 3,000 |" in written
+
+
+def test_the_page_about_capacity_has_its_marks():
+    page = (ROOT / "docs" / "capacity.md").read_text()
+
+    assert page.count(capacity.BEGIN) == page.count(capacity.END) == 1
+    assert "### 1,000,000 runs/s" in page
