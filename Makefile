@@ -10,13 +10,17 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 PYTHON ?=
 ARGS ?=
 SEEDS ?= 1000
+PEERS := .venv-peers
+TEMPORAL ?=
+TEMPORAL_SERVER := go.temporal.io/server
+TEMPORAL_VERSION := v1.30.4
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo kafka-demo test sim check format bench dist compiled clean
+.PHONY: help install demo kafka-demo test sim check format bench bench-peers dist compiled clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 install: $(VENV)/.dev ## make .venv with streams and everything its developers need
 	@:
@@ -55,6 +59,9 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 bench: $(VENV)/.dev ## measure speed and memory
 	@$(PY) -m bench $(ARGS)
 
+bench-peers: $(VENV)/.dev $(PEERS)/.installed $(if $(TEMPORAL),$(PEERS)/go/bin/server) ## install other engines and measure them at the same job
+	@$(PY) -m bench floor postgres saturated alone approval kafka-200 kafka-alone peer $(ARGS)
+
 dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(PY) -m build --outdir dist .
@@ -63,7 +70,7 @@ compiled: $(VENV)/.dev ## build a wheel whose kernel is compiled (needs a C comp
 	@STREAMS_COMPILE=1 $(PY) -m build --wheel --outdir dist .
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find streams examples bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: .plain is what a user gets, .stack adds Kafka, .dev adds the tools and includes both. A python that is gone (upgraded or
@@ -83,6 +90,25 @@ $(VENV)/.dev: pyproject.toml $(PY)
 	@echo "installing streams and its development tools into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.plain $(VENV)/.stack
+
+# The peers of the benchmark, in an environment of their own. What cannot be installed here is said and left out: bench
+# measures what it finds. Temporal's server is built from its source, minutes of work: only with `make bench-peers TEMPORAL=1`.
+$(PEERS)/.installed: bench/peers/requirements.txt bench/peers/package.json Makefile | $(PY)
+	@echo "installing the benchmark's peers into $(PEERS)"
+	@$(PY) -m venv $(PEERS)
+	@grep -v '^#' bench/peers/requirements.txt | while read -r package; do \
+	    $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$package" || echo "left out: $$package"; \
+	done
+	@cp bench/peers/package.json $(PEERS)/
+	@if command -v npm >/dev/null; then \
+	    npm install --silent --no-audit --no-fund --no-package-lock --prefix $(PEERS) || echo "left out: Restate's server"; \
+	else echo "left out: Restate's server, which needs npm"; fi
+	@touch $@
+
+$(PEERS)/go/bin/server: Makefile | $(PEERS)/.installed
+	@echo "building Temporal's server, which takes minutes"
+	@GOBIN=$(CURDIR)/$(PEERS)/go/bin go install $(TEMPORAL_SERVER)/cmd/server@$(TEMPORAL_VERSION) \
+	    $(TEMPORAL_SERVER)/cmd/tools/sql@$(TEMPORAL_VERSION) && touch $@ || echo "left out: Temporal's server, which needs Go"
 
 $(PY):
 	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11 python); do \

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bench import plan, report
+from bench import capacity, growth, plan, report
 from bench.broker import broker, postgres
 from bench.child import Failed, measure
 from bench.loop import loop_name
 from bench.measure import disk_folder, machine
+from bench.peer import left_out
 from bench.plan import NAMES, STEPS, Step, rounds
 from bench.profiling import profile
 from bench.scenarios import Task
@@ -28,12 +29,18 @@ from bench.target import TARGETS
 __all__ = ["main"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
+COMMANDS = {"capacity": capacity.main, "growth": growth.main}
 EPILOG = """scenarios: {names}; without any, all of them. `saturated-1000` asks for one size only.
-`profile` instead of them runs the saturated scenario under profilers and says where the time goes."""
+`profile` instead of them runs the saturated scenario under profilers and says where the time goes.
+`growth` measures what a run costs against whatever may grow: `python -m bench growth --help`.
+`capacity FILE...` plans a cluster from results."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 when everything was measured, 1 when something broke or hung; times are not judged."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]](argv[1:])
     args = _parse(argv)
     if args.scenarios == ["profile"]:
         with broker(disk_folder()) if args.target == "kafka" else nullcontext():
@@ -43,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     where = disk_folder()
     facts = {**machine(where), "loop": loop_name()}
     print("  ".join(f"{name}: {value}" for name, value in facts.items()), file=sys.stderr)
+    for line in left_out(args.scenarios):
+        print(line, file=sys.stderr)
     with (
         broker(where) if plan.needs_broker(args.scenarios) else nullcontext(),
         postgres(where) if plan.needs_postgres(args.scenarios) else nullcontext(),

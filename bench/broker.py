@@ -8,10 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
 
 from streams.dev import start_kafka, start_postgres, stop_kafka, stop_postgres
 
-__all__ = ["broker", "broker_cpu_seconds", "broker_url", "postgres", "postgres_url"]
+__all__ = ["broker", "broker_cpu_seconds", "broker_url", "fresh_database", "postgres", "postgres_url"]
 
 _URL, _PID = "STREAMS_BENCH_KAFKA", "STREAMS_BENCH_KAFKA_PID"
 _POSTGRES = "STREAMS_BENCH_POSTGRES"
@@ -57,3 +61,11 @@ def postgres(where: Path) -> Iterator[None]:
 def postgres_url() -> str:
     """Where its database is."""
     return os.environ[_POSTGRES]
+
+
+def fresh_database(name: str) -> str:
+    """Make another, empty database on the same server; its address."""
+    place = urlsplit(postgres_url())
+    with psycopg.connect(postgres_url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return place._replace(path=f"/{name}").geturl()

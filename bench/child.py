@@ -59,7 +59,7 @@ def _main() -> None:
     task = Task(course, target, Path(folder), runs, in_flight)
     metrics = run_here(run_course(task))
     faulthandler.cancel_dump_traceback_later()
-    (task.folder / RESULT).write_text(json.dumps({**metrics, "peak_mb": peak_mb()}), encoding="utf-8")
+    (task.folder / RESULT).write_text(json.dumps({"peak_mb": peak_mb(), **metrics}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bench.peer import PEERS, SECONDS_MAX, peer_named, venv
+
 __all__ = ["NAMES", "STEPS", "Step", "needs_broker", "needs_postgres", "rounds"]
 
 
@@ -31,6 +33,7 @@ STEPS = (
     Step("fan-out", ("fan-out",), "sqlite", 50, 5),
     Step("loop", ("loop",), "sqlite", 1_000, 100),
     Step("sim", ("simulated",), "", 1_000, 100),
+    Step("postgres-floor", ("postgres-floor",), "", 2_000, 200),
     Step("kafka-floor", ("kafka-floor",), "kafka", 10_000, 500),
     Step("kafka-200", ("fed",), "kafka", 10_000, 300, 200),
     Step("kafka-2000", ("fed",), "kafka", 20_000, 500, 2_000),
@@ -47,11 +50,15 @@ STEPS = (
     Step("effects-many-kafka", ("effects-many-postgres",), "kafka", 40_000, 500),
     Step("effects-calls-sqlite", ("effects-calls",), "sqlite", 20_000, 300, 1_000),
     Step("effects-calls-kafka", ("effects-calls-postgres",), "kafka", 20_000, 300, 1_000),
+    *(
+        Step(f"peer-{p.name}", ("peer",), p.name, p.runs, max(20, p.runs // 20), p.in_flight, seconds_max=SECONDS_MAX)
+        for p in PEERS
+    ),
     Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
 )
 
 NAMES = tuple(
-    "floor saturated alone approval fan-out loop verify rebuild effects waiting sim kafka".split()  # noqa: SIM905
+    "floor saturated alone approval fan-out loop verify rebuild effects waiting sim kafka postgres peer".split()  # noqa: SIM905
 )
 """What can be asked for: the name of a step, or what stands before its number."""
 
@@ -72,8 +79,9 @@ def needs_broker(names: Sequence[str]) -> bool:
 
 def needs_postgres(names: Sequence[str]) -> bool:
     """Whether one of the steps asked for has its ledger in PostgreSQL."""
-    return any("postgres" in course for step in _chosen(names) for course in step.courses)
+    return any("postgres" in word for step in _chosen(names) for word in (step.target, *step.courses))
 
 
 def _chosen(names: Sequence[str]) -> list[Step]:
-    return [step for step in STEPS if not names or step.name in names or step.name.partition("-")[0] in names]
+    chosen = [step for step in STEPS if not names or step.name in names or step.name.partition("-")[0] in names]
+    return [step for step in chosen if "peer" not in step.courses or peer_named(step.target).installed(venv())]

@@ -17,6 +17,8 @@ from bench.jobs import FAN, STEPS, Job, turn_times
 from bench.kafka_courses import fed, restore_checkpoints, take_over
 from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
+from bench.peer import measure_peer
+from bench.postgres_floor import postgres_floor
 from bench.rebuild_courses import rebuild_log
 from bench.simulated import simulated
 from bench.target import TARGETS, Target, url_of
@@ -208,5 +210,7 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "effects-many-postgres": lambda task: _many(task, "postgresql"),
     "effects-calls": lambda task: _calls(task, "sqlite"),
     "effects-calls-postgres": lambda task: _calls(task, "postgresql"),
+    "postgres-floor": lambda task: postgres_floor(task.runs),
+    "peer": lambda task: asyncio.to_thread(measure_peer, task.target, task.folder, task.runs, task.in_flight),
     "simulated": lambda task: simulated(task.runs),
 }
