@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streams.kernel import bodies as ev
 from streams.kernel.commands import Command
 from streams.kernel.decide import Decision, decide, refuse, stop_run
 from streams.kernel.events import Event
 from streams.kernel.inputs import Due, Env, Input
 from streams.kernel.repair import waits_for_repair
-from streams.kernel.run import OpPhase, blank, is_terminal
+from streams.kernel.run import blank, is_terminal
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
 from streams.runtime.damage import command_of_damaged, note_damage, send_back
@@ -27,10 +26,10 @@ from streams.runtime.outgoing import (
     dead_letter_of,
     encode_events,
     letter_record,
-    publish,
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
+from streams.runtime.projecting import LEADS_ON, project
 from streams.runtime.recover import times_of
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
@@ -38,12 +37,6 @@ from streams.wire.partitioner import partition_of
 from streams.wire.records import CommandUnreadable, DeadLetter, decode_command, encode_checkpoint
 
 __all__ = ["Turn"]
-
-_ENDS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
-_TOLD = (ev.RunBlocked, ev.OpParked, *_ENDS)
-_SETS_GOING = (ev.OpScheduled, ev.AttemptStarted, ev.EffectEmitted, ev.AttemptFailed, ev.HeldDropped)
-_LEADS_ON = frozenset({*_SETS_GOING, ev.OpWithdrawn, ev.CancelRequested, *_TOLD})
-"""Events from which something follows; the others are only written."""
 
 
 class Turn:
@@ -247,47 +240,8 @@ class Turn:
             working.first = len(self.records)
         working.event_bytes += len(data)
         self.add(NewRecord(self.engine.topics.events, partition.number, working.key, data), working)
-        if type(event.body) in _LEADS_ON:
-            self._project(working, event)
-
-    def _project(self, working: Working, event: Event) -> None:
-        """Effects, dispatches, timers and stop requests are projections of events: nothing else leaves."""
-        body = event.body
-        partition, run_id = working.partition, event.run_id
-        if isinstance(body, ev.OpScheduled):
-            if body.kind == "request":
-                publish(self, working, event)
-            elif body.attempt:
-                task = self.engine.definitions.task(body.name)
-                pool = task.pool if task is not None else "loop"
-                self.slots[pool] = self.slots.get(pool, 0) - 1
-                self.used[pool] = self.used.get(pool, 0) + 1
-                start = Start(partition, run_id, body.op, body.attempt)
-                if not self.early.take(self.engine, working, task, start):
-                    self.starts.append(start)
-            if body.due is not None:
-                self.timers.append(Timer(body.due, partition, run_id, body.op))
-            elif body.kind == "task" and not body.attempt:
-                self.timers.append(Timer(0, partition, run_id, body.op))
-        elif isinstance(body, ev.AttemptStarted):
-            if not publish(self, working, event):
-                self.starts.append(Start(partition, run_id, body.op, body.attempt))
-        elif isinstance(body, ev.EffectEmitted):
-            publish(self, working, event)
-        elif isinstance(body, ev.AttemptFailed):
-            if body.due is not None:
-                self.timers.append(Timer(body.due, partition, run_id, body.op))
-            op = working.run.ops.get(body.op)
-            self.told.append((event, op.name if op is not None else ""))
-        elif isinstance(body, ev.HeldDropped):
-            waiting = (op for op in working.run.ops.values() if op.due is not None and op.phase is OpPhase.WAITING)
-            self.timers += [Timer(op.due or 0, partition, run_id, op.id) for op in waiting]
-        elif isinstance(body, (ev.OpWithdrawn, ev.CancelRequested)):
-            self.stops.append((partition, run_id))
-        elif isinstance(body, _TOLD):
-            self.told.append((event, ""))
-            if isinstance(body, _ENDS):
-                self.stops.append((partition, run_id))
+        if type(event.body) in LEADS_ON:
+            project(self, working, event)
 
     def dead(self, partition: Partition, record: Record, reason: str, code: str) -> None:
         """Set a record aside; the rejection among the events shows that its offset was applied."""
