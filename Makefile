@@ -13,10 +13,10 @@ SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo kafka-demo test sim check format bench dist clean
+.PHONY: help install demo kafka-demo test sim check format bench bench-quick dist clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 install: $(VENV)/.dev ## make .venv with streams and everything its developers need
 	@:
@@ -52,8 +52,11 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	@$(PY) -m ruff check --quiet --fix-only .
 	@$(PY) -m ruff format --quiet .
 
-bench: $(VENV)/.dev ## measure speed and memory
+bench: $(VENV)/.dev ## measure speed and memory, about 10 minutes: docs/benchmarks.md
 	@$(PY) -m bench $(ARGS)
+
+bench-quick: $(VENV)/.dev ## see that everything can be measured, about a minute; judges no time
+	@$(PY) -m bench --quick $(ARGS)
 
 dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
 	@rm -rf dist
