@@ -10,24 +10,24 @@ from typing import Any
 from bench.jobs import FAN, SLOW_SECONDS, page, step_result
 from streams import App, Context, Node, TaskContext
 
-__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "slow", "waiting"]
+__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "order_pure", "slow", "waiting"]
 
 app = App(os.environ.get("STREAMS_BENCH_APP", "bench"))
 
 
-@app.task
+@app.task(pure=True)
 async def reserve(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("reserve", order_id)
 
 
-@app.task
+@app.task(pure=True)
 async def charge(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("charge", order_id)
 
 
-@app.task
+@app.task(pure=True)
 async def ship(ctx: TaskContext, order_id: str) -> dict[str, Any]:
     del ctx
     return step_result("ship", order_id)
@@ -52,6 +52,15 @@ async def charge_slowly(ctx: TaskContext, order_id: str) -> dict[str, Any]:
 async def slow(ctx: Context, order_id: str) -> dict[str, Any]:
     reserved = await ctx.run(reserve, order_id)
     charged = await ctx.run(charge_slowly, order_id)
+    shipped = await ctx.run(ship, order_id)
+    return {"reserve": reserved, "charge": charged, "ship": shipped}
+
+
+@app.workflow(version=1, durability="pipelined")
+async def order_pure(ctx: Context, order_id: str) -> dict[str, Any]:
+    """The same steps; they run beside the commits of those before, since they only compute."""
+    reserved = await ctx.run(reserve, order_id)
+    charged = await ctx.run(charge, order_id)
     shipped = await ctx.run(ship, order_id)
     return {"reserve": reserved, "charge": charged, "ship": shipped}
 

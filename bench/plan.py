@@ -37,6 +37,7 @@ STEPS = (
     Step("kafka-200", ("fed",), "kafka", 8_000, 200, 200),
     Step("kafka-2000", ("fed",), "kafka", 20_000, 300, 2_000),
     Step("kafka-alone", ("alone",), "kafka", 300, 10),
+    Step("kafka-pipelined", ("alone-pure",), "kafka", 300, 10),
     Step("kafka-approval", ("approval",), "kafka", 200, 5),
     Step("kafka-fan-out", ("fan-out",), "kafka", 50, 2),
     Step("kafka-loop", ("loop",), "kafka", 1_000, 10),

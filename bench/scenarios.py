@@ -261,6 +261,7 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "floor": _floor,
     "saturated": _saturated,
     "alone": _alone,
+    "alone-pure": lambda task: _alone(task, Job.PURE),
     "approval": _approval,
     "fan-out": _fan_out,
     "fill": _fill,

@@ -30,6 +30,7 @@ _WORKFLOWS: Mapping[Job, Workflow[Any, Any] | Graph[Any]] = {
     Job.FAN_OUT: app.fan_out,
     Job.LOOP: app.loop,
     Job.SLOW: app.slow,
+    Job.PURE: app.order_pure,
 }
 
 

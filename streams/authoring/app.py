@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streams.authoring.context import Context
 from streams.authoring.declared import Effect, Signal, check_name
+from streams.authoring.durability import EVERY_STEP, PIPELINED, Durability, check_durability
 from streams.authoring.fingerprint import fingerprint
 from streams.authoring.graph import Graph
 from streams.authoring.subscriber import (
@@ -105,13 +106,15 @@ class App:
         timeout: float | timedelta | None = None,
         idempotent: bool = True,
         key: Callable[..., str] | None = None,
+        pure: bool = False,
     ) -> TaskDecorator: ...
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a task: an async function, or a plain one that runs in a thread.
 
         `timeout` bounds one attempt (60 s unless given). `key` makes a business key of the arguments. `reconcile` looks
         an uncertain outcome up and gives Found, NotFound or Unknown. `idempotent=False` asks a person instead of
-        repeating what may have happened.
+        repeating what may have happened. `pure=True` says that it touches nothing outside: a workflow that is
+        `durability="pipelined"` may run it before the commit of its start, and more than once.
         """
         if function is None:
             return lambda f: self.add_task(f, name or f.__name__, options)
@@ -131,7 +134,7 @@ class App:
         if name in self._tasks:
             message = f"app {self.name!r} has two tasks named {name!r}; give one of them another with name="
             raise ValueError(message)
-        unknown = set(options) - {"retry", "timeout", "idempotent", "key", "reconcile"}
+        unknown = set(options) - {"retry", "timeout", "idempotent", "key", "reconcile", "pure"}
         if unknown:
             message = f"task {name!r}: unknown option {', '.join(sorted(unknown))}"
             raise TypeError(message)
@@ -145,15 +148,20 @@ class App:
             options.get("reconcile"),
             annotations.get("return", Any) if source is None else result,
             inspect.signature(function) if source is None else None,
+            pure=options.get("pure", False),
             is_async=inspect.iscoroutinefunction(function),
         )
         self._tasks[name] = task
         return task
 
     def workflow(
-        self, *, version: int, name: str | None = None
+        self, *, version: int, name: str | None = None, durability: Durability = "every_step"
     ) -> Callable[[Callable[[Context, I], Coroutine[Any, Any, O]]], Workflow[I, O]]:
-        """Declare a version of a workflow: a pure async function of a context and one input."""
+        """Declare a version of a workflow: a pure async function of a context and one input.
+
+        `durability="pipelined"` lets its tasks that are `pure=True` run while the commit of what came before is under
+        way. Nothing that anybody could see leaves before it: docs/durability.md.
+        """
 
         def declare(function: Callable[[Context, I], Coroutine[Any, Any, O]]) -> Workflow[I, O]:
             chosen = check_name("workflow", name or function.__name__)
@@ -169,15 +177,17 @@ class App:
                 annotations.get(input_name, Any),
                 annotations.get("return", Any),
                 fingerprint(function),
+                check_durability(f"workflow {chosen!r}", durability),
             )
             self._define(workflow)
             return workflow
 
         return declare
 
-    def graph(self, name: str, *, state: type[S], version: int) -> Graph[S]:
-        """Declare a version of a graph with a typed state."""
-        graph: Graph[S] = Graph(self, check_name("graph", name), state, version)
+    def graph(self, name: str, *, state: type[S], version: int, durability: Durability = "every_step") -> Graph[S]:
+        """Declare a version of a graph with a typed state. `durability` is that of `workflow`."""
+        check_durability(f"graph {name!r}", durability)
+        graph: Graph[S] = Graph(self, check_name("graph", name), state, version, durability)
         self.annotations.append(state)
         self._define(graph)
         return graph
@@ -338,6 +348,10 @@ class App:
     def versions(self, name: str) -> Iterable[int]:
         """The versions that are defined."""
         return tuple(self._definitions.get(name, {}))
+
+    def is_pipelined(self, name: str, version: int) -> bool:
+        """Whether this version of a workflow or graph is declared `durability="pipelined"`."""
+        return getattr(self.find(name, version), "durability", EVERY_STEP) == PIPELINED
 
     def task_named(self, name: str) -> Task[Any, Any] | None:
         """A task by its name."""

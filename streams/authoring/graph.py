@@ -22,6 +22,7 @@ from typing import (
 )
 
 from streams.authoring.context import Context
+from streams.authoring.durability import EVERY_STEP, Durability
 from streams.authoring.fingerprint import fingerprint
 from streams.authoring.task import Task, TaskContext, annotations_of
 from streams.errors import Refused
@@ -91,9 +92,10 @@ class Node(Generic[S, A]):
 class Graph(Generic[S]):
     """One version of a graph. It begins at the first node that is defined, unless `start` names others."""
 
-    def __init__(self, app: App, name: str, state: type[S], version: int) -> None:
+    def __init__(self, app: App, name: str, state: type[S], version: int, durability: Durability = EVERY_STEP) -> None:
         self.name = name
         self.version = version
+        self.durability = durability
         self.state = state
         self._app = app
         self._nodes: dict[str, Node[S, Any]] = {}

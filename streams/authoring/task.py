@@ -19,6 +19,7 @@ from typing import (
     overload,
 )
 
+from streams.authoring.durability import check_pure
 from streams.kernel.bodies import Policy
 
 __all__ = [
@@ -148,6 +149,8 @@ class Task(Generic[P, R]):
     parameters: inspect.Signature | None = field(default=None, repr=False)
     arity: range = field(default=range(0), init=False, repr=False)
     options: Policy | None = None
+    pure: bool = False
+    """Whether it only computes: in a pipelined workflow it may run before its start is durable."""
     is_async: bool = True
     """Whether the function runs on the event loop; others run in threads."""
 
@@ -157,6 +160,8 @@ class Task(Generic[P, R]):
         return self.reconcile is not None
 
     def __post_init__(self) -> None:
+        if self.pure:
+            check_pure(self.name, key=self.key, reconcile=self.reconcile, **{"idempotent=False": not self.idempotent})
         if self.parameters is not None:
             object.__setattr__(self, "arity", _arity(self.parameters))
 

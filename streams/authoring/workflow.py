@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streams.authoring.context import Context
+from streams.authoring.durability import EVERY_STEP, Durability
 from streams.errors import Refused
 from streams.kernel.bodies import Activation
 from streams.kernel.changes import UNCHECKED, decode_field
@@ -32,6 +33,7 @@ class Workflow(Generic[I, O]):
     input: Any
     output: Any
     code: str = field(default="", repr=False)
+    durability: Durability = EVERY_STEP
 
     def base(self, data: bytes, codec: Codec) -> tuple[tuple[tuple[str, bytes], ...], tuple[Activation, ...]]:
         """The checked input. A workflow has one field, and no nodes."""

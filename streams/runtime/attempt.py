@@ -18,6 +18,7 @@ from streams.kernel.inputs import Outcome
 from streams.kernel.retry import policy_of
 from streams.kernel.run import OpState, Run
 from streams.runtime import crash
+from streams.runtime.early import Early
 from streams.runtime.engine import Engine
 from streams.runtime.failures import failure_of, plain_text
 from streams.runtime.host import in_thread
@@ -48,6 +49,8 @@ class Attempt:
         self.op = op
         self.task = task
         self.policy: Policy = policy_of(op, task)
+        self.early: Early | None = None
+        """Where it was begun before its start was durable."""
         self._run = run
         self._report = report
         self._ended = ended

@@ -37,6 +37,8 @@ POINTS = frozenset(
         # A committed turn: states adopted, attempts begun, timers armed, everybody told. Or one that was not committed.
         *("turn.states_adopted", "turn.dispatched", "turn.timers_armed", "turn.adopted", "turn.undone"),
         # An attempt: before user code, before and after a look-up, after user code, its outcome queued for a turn.
+        # One of a pure task may begin before the commit of its start.
+        "task.begun_early",
         *("task.started", "task.looking_up", "task.looked_up", "task.returned", "task.told"),
         # A sweep: what was due was written into the turn.
         *("sweep.begun", "sweep.checkpointed", "sweep.stripped", "sweep.letter", "sweep.expired", "sweep.done"),

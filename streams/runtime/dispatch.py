@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streams.kernel.bodies import Failure
 from streams.kernel.inputs import Due, Noted, Outcome, Returned
-from streams.kernel.run import OpPhase
+from streams.kernel.run import OpPhase, OpState, Run
+from streams.runtime import crash
 from streams.runtime.attempt import Attempt
+from streams.runtime.early import Early
 from streams.runtime.engine import Engine
 from streams.runtime.inputs import Happened, Item
 from streams.runtime.partition import Partition
+
+if TYPE_CHECKING:
+    from streams.authoring.task import Task
+    from streams.runtime.turn import Turn
 
 __all__ = ["Dispatcher"]
 
@@ -56,10 +62,15 @@ class Dispatcher:
             failure = Failure("code", "TASK_UNKNOWN", text)
             self._put(Happened(partition, run_id, Outcome(op.id, op.attempt, None, failure)))
             return
+        if self._promised.pop((partition.number, run_id, op_id), None) is None:
+            self._free[task.pool] -= 1
+        self._begin(partition, hot.run, op, task)
+
+    def _begin(self, partition: Partition, run: Run, op: OpState, task: Task[Any, Any]) -> Attempt:
         attempt = Attempt(
             self._engine,
             partition,
-            hot.run,
+            run,
             op,
             task,
             resources=self.resources,
@@ -67,12 +78,46 @@ class Dispatcher:
             ended=self._ended,
             note=self._note,
         )
-        if self._promised.pop((partition.number, run_id, op_id), None) is None:
-            self._free[task.pool] -= 1
-        self._attempts.setdefault((partition.number, run_id), {})[op_id] = attempt
+        self._attempts.setdefault((partition.number, run.run_id), {})[op.id] = attempt
         if op.asked:
             attempt.ask_to_stop()
         attempt.start()
+        return attempt
+
+    # -- attempts begun early ------------------------------------------------------------------------------------
+
+    def begin_early(self, turn: Turn) -> None:
+        """Begin what a turn on its way has decided on and may begin before its commit. Each takes its slot now."""
+        for start in turn.early.wanted:
+            run = turn.working[start.partition.number, start.run_id].run
+            op = run.ops.get(start.op)
+            if op is None or op.phase is not OpPhase.RUNNING or op.attempt != start.attempt or op.asked or self._closed:
+                turn.starts.append(start)
+                continue
+            task = self._engine.app.task_named(op.name)
+            assert task is not None
+            turn.used[task.pool] -= 1
+            self._free[task.pool] -= 1
+            attempt = self._begin(start.partition, run, op, task)
+            attempt.early = Early()
+            turn.early.begun.append(attempt)
+            crash.passing("task.begun_early", op.name)
+        turn.early.wanted.clear()
+
+    def land(self, turn: Turn) -> None:
+        """The turn is committed, and so are the starts of what it has begun early."""
+        for attempt in turn.early.begun:
+            if attempt.early is not None:
+                attempt.early.land()
+
+    def drop(self, turn: Turn) -> None:
+        """The turn is not committed: what it has begun early never was, and whatever it tells counts for nothing."""
+        for attempt in turn.early.begun:
+            if attempt.early is not None:
+                attempt.early.drop()
+            self._remove(attempt)
+            attempt.abandon()
+        turn.early.begun.clear()
 
     # -- queued ops ----------------------------------------------------------------------------------------------
 
@@ -124,7 +169,7 @@ class Dispatcher:
         hot = partition.runs.get(run_id)
         for op_id, attempt in self._attempts.get((partition.number, run_id), {}).items():
             op = hot.run.ops.get(op_id) if hot is not None else None
-            if op is None or op.asked:
+            if (op is None or op.asked) and not (attempt.early is not None and attempt.early.pending):
                 attempt.ask_to_stop()
 
     def forget(self, partition: Partition, run_id: str) -> None:
@@ -165,16 +210,20 @@ class Dispatcher:
     # -- what attempts tell --------------------------------------------------------------------------------------
 
     def _report(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._remove(attempt)
+        self._put(Happened(attempt.partition, attempt.run_id, outcome, attempt.early))
+
+    def _remove(self, attempt: Attempt) -> None:
         key = (attempt.partition.number, attempt.run_id)
         of_run = self._attempts.get(key, {})
         if of_run.get(attempt.op.id) is attempt:
             del of_run[attempt.op.id]
             if not of_run:
                 del self._attempts[key]
-        self._put(Happened(attempt.partition, attempt.run_id, outcome))
 
     def _note(self, attempt: Attempt, details: bytes) -> None:
-        self._put(Happened(attempt.partition, attempt.run_id, Noted(attempt.op.id, attempt.op.attempt, details)))
+        noted = Noted(attempt.op.id, attempt.op.attempt, details)
+        self._put(Happened(attempt.partition, attempt.run_id, noted, attempt.early))
 
     def _ended(self, attempt: Attempt) -> None:
         self._give(attempt.task.pool)

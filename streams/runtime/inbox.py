@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from streams.runtime.inputs import Arrived, Happened, Item, SendBack
+from streams.runtime.inputs import Arrived, Happened, Item, SendBack, is_dropped, is_early
 
 __all__ = ["Inbox", "Taken"]
 
@@ -31,6 +31,7 @@ class Inbox:
         self._items: deque[Item] = deque()
         self._held: list[Item] = []
         self._held_commands: set[int] = set()
+        self._held_runs: set[RunKey] = set()
 
     def __len__(self) -> int:
         return len(self._items) + len(self._held)
@@ -59,7 +60,8 @@ class Inbox:
         """Remove and return what the next turn is made of.
 
         What is for a `busy` run is held until `release`, and so are the commands behind it in its partition: the
-        offset that goes with a turn is one below which every command has had its outcome.
+        offset that goes with a turn is one below which every command has had its outcome. What an attempt tells that
+        was begun early does not wait, unless something else for its run does: nothing overtakes, nothing starves.
         """
         if self.suspects:
             inputs_max = max(1, self.suspects // 2)
@@ -67,6 +69,8 @@ class Inbox:
         taken = Taken([], [])
         while self._items and len(taken.items) + len(taken.dropped) < inputs_max:
             item = self._items.popleft()
+            if is_dropped(item):
+                continue
             partition = item.partition
             if not partition.running or owned.get(partition.number) != partition.incarnation:
                 taken.dropped.append(item)
@@ -84,6 +88,7 @@ class Inbox:
         """Put what was held in front again."""
         held, self._held = self._held, []
         self._held_commands.clear()
+        self._held_runs.clear()
         self._items.extendleft(reversed(held))
         if self._items:
             self.filled.set()
@@ -91,18 +96,23 @@ class Inbox:
     def take_of(self, partitions: Container[int]) -> list[Item]:
         """Remove and return all of these partitions."""
         self.release()
-        taken = [item for item in self._items if item.partition.number in partitions]
+        taken = [item for item in self._items if item.partition.number in partitions and not is_dropped(item)]
         self._items = deque(item for item in self._items if item.partition.number not in partitions)
         return taken
 
     def _must_wait(self, item: Item, busy: Container[RunKey]) -> bool:
         number = item.partition.number
         if isinstance(item, (Happened, SendBack)):
-            return (number, item.run_id) in busy
+            run = (number, item.run_id)
+            if run not in busy or (is_early(item) and run not in self._held_runs):
+                return False
+            self._held_runs.add(run)
+            return True
         if not isinstance(item, Arrived):
             return False
         key = (item.record.key or b"").decode("utf-8", "backslashreplace")
         if number in self._held_commands or (number, key) in busy:
             self._held_commands.add(number)
+            self._held_runs.add((number, key))
             return True
         return False

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from streams.kernel.inputs import Input
 from streams.log.port import NewRecord, Record
+from streams.runtime.early import Early
 from streams.runtime.partition import Hot, Partition
 
-__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep"]
+__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep", "is_dropped", "is_early"]
 
 
 class Arrived(NamedTuple):
@@ -24,6 +25,8 @@ class Happened(NamedTuple):
     partition: Partition
     run_id: str
     input: Input
+    early: Early | None = None
+    """Of what an attempt tells that was begun before its start was durable."""
 
 
 class Sweep(NamedTuple):
@@ -51,3 +54,13 @@ class SendBack(NamedTuple):
 
 
 Item = Arrived | Happened | Sweep | Damage | SendBack
+
+
+def is_early(item: Item) -> bool:
+    """Whether it is of an attempt whose start a turn on its way writes, so that the next one may build on it."""
+    return isinstance(item, Happened) and item.early is not None and item.early.pending
+
+
+def is_dropped(item: Item) -> bool:
+    """Whether it is of an attempt whose start was not committed: it counts for nothing."""
+    return isinstance(item, Happened) and item.early is not None and item.early.dropped

@@ -242,7 +242,9 @@ class Owner:
         partition.applied = max(partition.applied, found.applied)
         check_keys(partition, worker.engine.partitions)
         # The lease may be as old as a sweep, so only the events tell how far the commands must reach.
-        check_applied(number, partition.applied, await log.span(topics.commands, number))
+        after = await log.span(topics.commands, number)
+        check_applied(number, partition.applied, after)
+        partition.fresh_from = after.end
         return found, commands
 
     def check_topic_id(self, partition: Partition, lease: Lease | None) -> None:

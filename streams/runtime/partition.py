@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,7 +53,7 @@ class Stamp(NamedTuple):
 class Hot:
     """A run in memory: its committed state, the cached coroutine, and what no checkpoint covers yet."""
 
-    __slots__ = ("checkpoint_bytes", "damaged", "first_at", "first_offset", "live", "run", "since_bytes")
+    __slots__ = ("checkpoint_bytes", "damaged", "first_at", "first_offset", "fresh", "live", "run", "since_bytes")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -64,6 +65,8 @@ class Hot:
         self.first_at = 0
         self.damaged: str | None = None
         """Why the run cannot be folded, where it cannot."""
+        self.fresh = False
+        """Whether it began under this incarnation, with a command that nobody can have tried before."""
 
 
 class Partition:
@@ -80,6 +83,8 @@ class Partition:
         """The next command to apply: everything below it has had its outcome committed."""
         self.events_end = 0
         """One past the last event known to be committed."""
+        self.fresh_from: float = math.inf
+        """Commands from this offset on came after the claim: no worker that died of one of them is known."""
         self.stamp: Stamp | None = None
         """Of the last lease that this worker has written, until its clock was compared with it."""
 

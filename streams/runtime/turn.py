@@ -14,6 +14,7 @@ from streams.kernel.run import OpPhase, blank, is_terminal
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
 from streams.runtime.damage import command_of_damaged, note_damage, send_back
+from streams.runtime.early import Early, EarlyStarts
 from streams.runtime.engine import Engine
 from streams.runtime.failures import plain_text
 from streams.runtime.guard import DriveTooLong
@@ -34,12 +35,7 @@ from streams.runtime.recover import times_of
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
-from streams.wire.records import (
-    CommandUnreadable,
-    DeadLetter,
-    decode_command,
-    encode_checkpoint,
-)
+from streams.wire.records import CommandUnreadable, DeadLetter, decode_command, encode_checkpoint
 
 __all__ = ["Turn"]
 
@@ -59,6 +55,7 @@ class Turn:
         self.applied: dict[int, int] = {}
         self.partitions: dict[int, Partition] = {}
         self.starts: list[Start] = []
+        self.early = EarlyStarts()
         self.timers: list[Timer] = []
         self.stops: list[tuple[Partition, str]] = []
         self.told: list[tuple[Event, str]] = []
@@ -71,12 +68,14 @@ class Turn:
         """Which record is the lease of a partition."""
         self._before = before.applied if before is not None else {}
         """What the turn that is committed before this one has applied."""
+        self._under = before.working if before is not None else {}
         self.damages: list[Damage] = []
         self.repaired: list[tuple[Partition, str]] = []
         """Runs that can be folded again."""
         self._sweeps: list[Sweep] = []
         self._stopped: Mapping[tuple[int, str], Stop] = {}
-        self._slots = slots
+        self.slots = slots
+        """Those that it may still hand out."""
         self._envs: dict[int, Env] = {}
         self.now = engine.clock.now_us()
 
@@ -100,7 +99,7 @@ class Turn:
                 if isinstance(item, Arrived):
                     self._arrived(item.partition, item.record)
                 elif isinstance(item, Happened):
-                    self.happened(item.partition, item.run_id, item.input)
+                    self.happened(item.partition, item.run_id, item.input, item.early)
                 elif isinstance(item, Damage):
                     note_damage(self, item)
                 elif isinstance(item, SendBack):
@@ -148,14 +147,18 @@ class Turn:
             raise CommandUnreadable("WRONG_PARTITION", message)
         return command
 
-    def _working(self, partition: Partition, run_id: str, input_: Input) -> Working | None:
+    def _working(self, partition: Partition, run_id: str, input_: Input, early: Early | None) -> Working | None:
         working = self.working.get((partition.number, run_id))
+        if working is None and early is not None and early.pending:
+            before = self._under[partition.number, run_id]
+            working = self.working[partition.number, run_id] = Working.following(before)
         if working is None:
             hot = partition.runs.get(run_id)
             if hot is None:
                 if not isinstance(input_, Command):
                     return None
                 hot = Hot(blank(run_id, input_.offset))
+                hot.fresh = input_.offset >= partition.fresh_from
             elif hot.damaged is not None:
                 return None
             working = self.working[partition.number, run_id] = Working(partition, hot)
@@ -166,9 +169,9 @@ class Turn:
         """Whether a record of the run was refused, and it is blocked instead of what was decided."""
         return (partition, run_id) in self._stopped
 
-    def happened(self, partition: Partition, run_id: str, input_: Input) -> None:
+    def happened(self, partition: Partition, run_id: str, input_: Input, early: Early | None = None) -> None:
         """Decide for a run."""
-        working = self._working(partition, run_id, input_)
+        working = self._working(partition, run_id, input_, early)
         if working is None:
             return
         if working.run.seq == 0 and isinstance(input_, Command):
@@ -221,7 +224,7 @@ class Turn:
         env = self._envs.get(partition.number)
         if env is None:
             engine = self.engine
-            env = Env(self.now, partition.epoch, engine.owner, engine.codec, self._slots, engine.entropy)
+            env = Env(self.now, partition.epoch, engine.owner, engine.codec, self.slots, engine.entropy)
             self._envs[partition.number] = env
         return env
 
@@ -252,9 +255,11 @@ class Turn:
             elif body.attempt:
                 task = self.engine.definitions.task(body.name)
                 pool = task.pool if task is not None else "loop"
-                self._slots[pool] = self._slots.get(pool, 0) - 1
+                self.slots[pool] = self.slots.get(pool, 0) - 1
                 self.used[pool] = self.used.get(pool, 0) + 1
-                self.starts.append(Start(partition, run_id, body.op, body.attempt))
+                start = Start(partition, run_id, body.op, body.attempt)
+                if not self.early.take(self.engine, working, task, start):
+                    self.starts.append(start)
             if body.due is not None:
                 self.timers.append(Timer(body.due, partition, run_id, body.op))
             elif body.kind == "task" and not body.attempt:
@@ -295,8 +300,8 @@ class Turn:
             if working.gone or not working.touched or working.first is None:
                 continue
             hot = working.hot
-            grown = hot.since_bytes + working.event_bytes
-            enough = max(self.engine.settings.checkpoint_bytes_min, hot.checkpoint_bytes)
+            grown = working.since_bytes + working.event_bytes
+            enough = max(self.engine.settings.checkpoint_bytes_min, working.checkpoint_bytes)
             # A repaired one at once: the mark of its damage is what else a restore would begin with.
             if is_terminal(working.run) or grown >= enough or hot.damaged is not None:
                 self.checkpoint(working)

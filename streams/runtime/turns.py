@@ -10,7 +10,7 @@ from streams.errors import CommitAborted, Fenced, InDoubt, LogUnavailable, SendR
 from streams.log.port import GroupSnapshot
 from streams.runtime import crash
 from streams.runtime.blame import blame
-from streams.runtime.inputs import Item, Sweep
+from streams.runtime.inputs import Item, Sweep, is_dropped
 from streams.runtime.outgoing import Stop
 from streams.runtime.recover import recover
 from streams.runtime.telling import tell
@@ -124,7 +124,7 @@ class Turns:
                         undone, following = following, None
                         self._give_back(undone)
                         self._sent.remove(landed)
-                        landed.turn.discard()
+                        self._undo(landed)
                         crash.passing("turn.undone")
                         following = await self._again(landed, error)
                         if following is None:
@@ -159,18 +159,30 @@ class Turns:
         if following is None:
             crash.passing("turn.taken")
             following = self._new(flying.turn if flying is not None else None, {}, alone=alone)
+        elif following.turn.early.begun:
+            # What has ended since has left its slot, and the next step of its run needs one.
+            following.turn.slots.update(self._slots(flying.turn if flying is not None else None, following.turn))
         self._take(following, items)
         return following
 
     def _new(self, before: Turn | None, stopped: dict[tuple[int, str], Stop], *, alone: bool) -> _Flight:
-        engine, slots = self._worker.engine, self._worker.dispatcher.slots()
-        if before is not None:
-            slots = {pool: max(0, free - before.used.get(pool, 0)) for pool, free in slots.items()}
-        return _Flight(Turn(engine, slots, before), engine.clock.monotonic(), stopped, alone=alone)
+        engine = self._worker.engine
+        turn = Turn(engine, self._slots(before), before)
+        turn.early.allowed = not alone
+        return _Flight(turn, engine.clock.monotonic(), stopped, alone=alone)
+
+    def _slots(self, *turns: Turn | None) -> dict[str, int]:
+        """Slots that are free, and that none of these turns has handed out."""
+        slots = self._worker.dispatcher.slots()
+        for turn in turns:
+            if turn is not None:
+                slots = {pool: max(0, free - turn.used.get(pool, 0)) for pool, free in slots.items()}
+        return slots
 
     def _take(self, flight: _Flight, items: list[Item]) -> None:
         taken = flight.turn.take(items, stopped=flight.stopped)
         flight.items += items[:taken]
+        self._worker.dispatcher.begin_early(flight.turn)
         if taken < len(items):
             rest = items[taken:]
             self._inbox.put_back(rest, suspects=self._inbox.suspects + len(rest) if flight.alone else None)
@@ -206,6 +218,7 @@ class Turns:
         turn.adopt(offsets)
         crash.passing("turn.states_adopted")
         self._sent.remove(flight)
+        worker.dispatcher.land(turn)
         for start in turn.starts:
             worker.dispatcher.start(*start)
         worker.dispatcher.settle(flight.items)
@@ -235,8 +248,14 @@ class Turns:
         """Undo a turn that was not sent; its inputs wait again, before those that were held because of another."""
         self._inbox.release()
         if flight is not None:
-            flight.turn.discard()
+            self._undo(flight)
             self._wait_again(flight)
+
+    def _undo(self, flight: _Flight) -> None:
+        """Nothing of a turn counts; what it has begun early is dropped, and all that this has led to."""
+        flight.turn.discard()
+        self._worker.dispatcher.drop(flight.turn)
+        flight.items = [item for item in flight.items if not is_dropped(item)]
 
     def _wait_again(self, flight: _Flight) -> None:
         suspects = self._inbox.suspects + len(flight.items) if flight.alone else None
@@ -247,7 +266,7 @@ class Turns:
         for flight in self._sent:
             flight.commit.cancel()
             await asyncio.wait([flight.commit])
-            flight.turn.discard()
+            self._undo(flight)
             for partition in flight.turn.partitions.values():
                 self._worker.owner.close(partition)
         self._sent.clear()

@@ -19,6 +19,7 @@ from tests.runtime import (
     test_inputs,
     test_overlap,
     test_ownership,
+    test_pipelined,
     test_polling,
     test_requests,
     test_rewind,
@@ -52,6 +53,9 @@ CHOSEN = {
     "test_a_request_without_a_time_out_waits_over_take_overs_and_eviction",
     "test_time_outs_and_back_off_survive_a_crash",
     "test_the_client_replies_and_hears_what_became_of_it",
+    "test_three_steps_are_decided_beside_the_first_commit_and_make_one_more",
+    "test_a_turn_that_fails_takes_what_it_has_begun_and_what_follows_with_it",
+    "test_a_command_is_not_starved_by_a_run_that_never_waits",
     "test_f26_of_several_results_the_first_valid_one_wins",
     "test_f26_nothing_leaves_before_it_is_committed_and_nothing_twice",
     "test_f09_a_reply_after_the_end_changes_nothing_however_often",
@@ -70,6 +74,7 @@ MODULES = [
     test_inputs,
     test_overlap,
     test_ownership,
+    test_pipelined,
     test_polling,
     test_requests,
     test_rewind,
@@ -89,6 +94,9 @@ def _fresh():
     test_overlap.driven.clear()
     test_overlap.called.clear()
     test_overlap.gates[:] = [asyncio.Event()]
+    test_pipelined.called.clear()
+    test_pipelined.failures[:] = [0]
+    test_pipelined.gates[:] = [asyncio.Event()]
     test_ownership.paid.clear()
     test_ownership.till[:] = [asyncio.Event()]
     test_tasks.seen.clear()

@@ -193,6 +193,12 @@ async def deadly(ctx: TaskContext) -> str:
     os._exit(9)
 
 
+@app.task(pure=True, retry=Retry(max_attempts=3, initial=0.01, max_delay=0.01))
+async def deadly_pure(ctx: TaskContext) -> str:
+    note(ctx, "deadly")
+    os._exit(9)
+
+
 @app.task(retry=Retry(max_attempts=3, initial=0.01, max_delay=0.01, on_exhausted="park"))
 async def deadly_park(ctx: TaskContext) -> str:
     note(ctx, "deadly")
@@ -244,6 +250,11 @@ async def only_once(ctx: Context, _: None) -> str:
 @app.workflow(version=1)
 async def killer(ctx: Context, park: bool) -> str:
     return await ctx.run(deadly_park if park else deadly)
+
+
+@app.workflow(version=1, durability="pipelined")
+async def early_killer(ctx: Context, _: None) -> str:
+    return await ctx.run(deadly_pure)
 
 
 @app.workflow(version=1)

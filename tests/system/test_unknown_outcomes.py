@@ -114,6 +114,36 @@ def test_f12_a_task_that_kills_its_process_uses_up_its_retries(tmp_path: Path, p
     run(tmp_path, scenario)
 
 
+@on_each_log
+def test_f12_a_pure_task_that_kills_its_process_before_the_commit_uses_up_its_retries_too(
+    tmp_path: Path, broker: Kafka | None
+):
+    """Whoever takes the partition over drives the run in the default mode, which counts."""
+
+    async def scenario(w: World) -> None:
+        first = await w.worker()
+        await first.owns(4)
+        await w.history.start("early_killer", "killer")
+        assert await first.gone() == 9
+        deaths = 1
+        last = await w.worker()
+        while not w.history.end("killer"):
+            if last.process.returncode is not None:
+                assert await last.gone() == 9
+                deaths += 1
+                assert deaths <= 4, "it dies again and again, and nobody counts"
+                last = await w.worker()
+            await asyncio.sleep(0.05)
+            await w.history.read()
+        assert w.history.error("killer").code == "RETRIES_EXHAUSTED"
+        # The one before the commit was not counted, unless the commit came through in the same moment.
+        assert w.attempts("killer", "deadly") in ([1, 1, 2, 3], [1, 2, 3])
+        assert await last.stop() == 0
+        await w.check()
+
+    run(tmp_path, scenario, broker)
+
+
 def test_f24_blocking_code_in_an_async_task_costs_no_ownership(tmp_path: Path):
     """Longer than the session; the heart beats in a thread of its own."""
 

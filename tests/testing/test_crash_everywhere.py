@@ -80,6 +80,7 @@ def test_a_worker_dies_at_every_point_that_a_memory_log_has() -> None:
     first = run_good("order", crashes=2, points_max=1_000_000, only=["doubt.open:3", "commit.fenced:3"]).positions
     assert first == ("doubt.open:3", "commit.fenced:3")
     seen = {point.partition(":")[0].partition("/")[0] for point in run_good("order").positions}
+    seen |= {point.partition(":")[0].partition("/")[0] for point in run_good("piped").positions}
     after_doubt = ["producer.distrusted", "producer.closed", "producer.made", "producer.settled", "producer.replaced"]
     second = [f"doubt.open:3+{point}:1" for point in ("turn.undone", *after_doubt)]
     second += [f"task.returned/transfer:1+{point}/transfer:1" for point in ("task.looking_up", "task.looked_up")]

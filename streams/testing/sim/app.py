@@ -60,6 +60,20 @@ def double(ctx: TaskContext, number: int) -> int:
         return number * 2
 
 
+@app.task(retry=often, pure=True)
+async def pure_add(ctx: TaskContext, number: int, ms: int) -> int:
+    """It may run before its start is durable, and again where that never was; the call is noted all the same."""
+    with ctx.resources.call(ctx, "pure_add"):
+        await asyncio.sleep(0 if ms < 100 else ms / 1000)
+    return number + 1
+
+
+@app.task(retry=often, pure=True)
+def pure_double(ctx: TaskContext, number: int) -> int:
+    with ctx.resources.call(ctx, "pure_double"):
+        return number * 2
+
+
 @app.task(retry=often)
 async def third_time(ctx: TaskContext) -> int:
     with ctx.resources.call(ctx, "third_time"):
@@ -124,6 +138,17 @@ async def chain(ctx: Context, input: dict[str, Any]) -> int:
         number = await ctx.run(add, number, ms)
         ctx.emit(mails, {"run": ctx.run_id, "number": number})
     return number
+
+
+@app.workflow(version=1, durability="pipelined")
+async def piped(ctx: Context, input: dict[str, Any]) -> int:
+    """A chain whose steps run beside the commits of those before; but for the second one, which is not pure."""
+    number: int = input["number"]
+    for step, ms in enumerate(input["ms"]):
+        number = await ctx.run(add if step == 1 else pure_add, number, ms)
+        ctx.emit(mails, {"run": ctx.run_id, "number": number})
+    both = await ctx.all([ctx.run(pure_double, number), ctx.run(pure_double, number + 1)])
+    return sum(both)
 
 
 @app.workflow(version=1)

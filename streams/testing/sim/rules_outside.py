@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from streams.kernel import bodies as ev
 from streams.testing.sim.history import History, Judged
 from streams.testing.sim.outside import Call
+from streams.testing.sim.rules_early import Start, check_early
 from streams.testing.sim.rules_fold import Folds
 
 __all__ = ["check_outside"]
@@ -16,19 +16,11 @@ __all__ = ["check_outside"]
 _LOOK_UPS = frozenset({"find_payment"})
 
 
-class _Start(NamedTuple):
-    """The record that an attempt has begun."""
-
-    epoch: int
-    partition: int
-    timestamp: int
-
-
 class _Starts:
     """What the events tell of attempts. The key of an op is what its calls are known by."""
 
     def __init__(self, history: History) -> None:
-        self.starts: dict[tuple[str, int], _Start] = {}
+        self.starts: dict[tuple[str, int], Start] = {}
         self.completed: set[tuple[str, int]] = set()
         self.counts: Counter[str] = Counter()
         self.workers: dict[tuple[int, int], set[str]] = defaultdict(set)
@@ -45,7 +37,7 @@ class _Starts:
                     if key and body.operator is None:
                         self.completed.add((key, body.attempt))
                 elif body.attempt:
-                    self.starts[key, body.attempt] = _Start(event.epoch, number, record.timestamp)
+                    self.starts[key, body.attempt] = Start(event.epoch, number, record.timestamp)
                     self.counts[key] += 1
 
 
@@ -56,7 +48,11 @@ def check_outside(history: History, folds: Folds, world: Judged) -> Iterator[str
     for call in world.outside.calls:
         if not call.ended:
             calls[call.key, call.attempt].append(call)
-    yield from _check_calls(starts, calls)
+    early = {place: found for place, found in calls.items() if _is_early(world, found[0])}
+    yield from check_early(history, starts.starts, early)
+    yield from _check_calls(starts, {place: found for place, found in calls.items() if place not in early})
+    for key, attempt in sorted(starts.completed - set(calls)):
+        yield f"attempt {attempt} of {key} completed and was never called"
     yield from _check_slots(world)
     yield from _check_look_ups(calls)
     yield from _check_payments(starts, folds, world)
@@ -82,8 +78,12 @@ def _check_calls(starts: _Starts, calls: dict[tuple[str, int], list[Call]]) -> I
     for (number, epoch), workers in starts.workers.items():
         if len(workers) > 1:
             yield f"tasks of partition {number} under epoch {epoch} ran on {sorted(workers)}"
-    for key, attempt in sorted(starts.completed - set(calls)):
-        yield f"attempt {attempt} of {key} completed and was never called"
+
+
+def _is_early(world: Judged, call: Call) -> bool:
+    """Whether it may have begun before its start was durable: all pure tasks here are those of a pipelined workflow."""
+    task = world.app.task_named(call.what)
+    return task is not None and task.pure
 
 
 def _check_slots(world: Judged) -> Iterator[str]:
