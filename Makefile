@@ -17,7 +17,7 @@ TEMPORAL_VERSION := v1.30.4
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo kafka-demo test sim check format bench bench-peers dist compiled clean
+.PHONY: help install demo kafka-demo test sim check format bench bench-quick bench-peers dist compiled clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -56,8 +56,11 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	@$(PY) -m ruff check --quiet --fix-only .
 	@$(PY) -m ruff format --quiet .
 
-bench: $(VENV)/.dev ## measure speed and memory
+bench: $(VENV)/.dev ## measure speed and memory, about 10 minutes: docs/benchmarks.md
 	@$(PY) -m bench $(ARGS)
+
+bench-quick: $(VENV)/.dev ## see that everything can be measured, about a minute; judges no time
+	@$(PY) -m bench --quick $(ARGS)
 
 bench-peers: $(VENV)/.dev $(PEERS)/.installed $(if $(TEMPORAL),$(PEERS)/go/bin/server) ## install other engines and measure them at the same job
 	@$(PY) -m bench floor postgres saturated alone approval kafka-200 kafka-alone peer $(ARGS)

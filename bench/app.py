@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from typing import Any
 
-from bench.jobs import FAN, page, step_result
+from bench.jobs import FAN, SLOW_SECONDS, page, step_result
 from streams import App, Context, Node, TaskContext
 
-__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "order_pure", "waiting"]
+__all__ = ["Turns", "app", "approval", "fan_out", "loop", "order", "order_pure", "slow", "waiting"]
 
 app = App(os.environ.get("STREAMS_BENCH_APP", "bench"))
 
@@ -36,6 +37,21 @@ async def ship(ctx: TaskContext, order_id: str) -> dict[str, Any]:
 async def order(ctx: Context, order_id: str) -> dict[str, Any]:
     reserved = await ctx.run(reserve, order_id)
     charged = await ctx.run(charge, order_id)
+    shipped = await ctx.run(ship, order_id)
+    return {"reserve": reserved, "charge": charged, "ship": shipped}
+
+
+@app.task
+async def charge_slowly(ctx: TaskContext, order_id: str) -> dict[str, Any]:
+    del ctx
+    await asyncio.sleep(SLOW_SECONDS)
+    return step_result("charge", order_id)
+
+
+@app.workflow(version=1)
+async def slow(ctx: Context, order_id: str) -> dict[str, Any]:
+    reserved = await ctx.run(reserve, order_id)
+    charged = await ctx.run(charge_slowly, order_id)
     shipped = await ctx.run(ship, order_id)
     return {"reserve": reserved, "charge": charged, "ship": shipped}
 
@@ -89,8 +105,16 @@ async def take_turn(ctx: TaskContext, state: Turns) -> dict[str, Any]:
     return {"turn": state.turn + 1, "text": page(state.turn + 1)}
 
 
+@loop.flow
+async def ask(ctx: Context, state: Turns) -> dict[str, Any]:
+    del state
+    await ctx.interrupt("Go on?", answer=bool)
+    return {}
+
+
 def again(state: Turns) -> Node[Turns, Turns] | None:
     return take_turn if state.turn < state.last else None
 
 
-loop.route(take_turn, again)
+loop.edge(take_turn, ask)
+loop.route(ask, again)

@@ -13,12 +13,24 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from streams.dev import start_kafka, start_postgres, stop_kafka, stop_postgres
+from bench.processes import cpu_seconds, memory_mb
+from streams.dev import kill_kafka, start_kafka, start_postgres, stop_postgres
 
-__all__ = ["broker", "broker_cpu_seconds", "broker_url", "fresh_database", "postgres", "postgres_url"]
+__all__ = [
+    "broker",
+    "broker_cpu_seconds",
+    "broker_mb",
+    "broker_url",
+    "fresh_database",
+    "postgres",
+    "postgres_url",
+    "topic_bytes",
+]
 
 _URL, _PID = "STREAMS_BENCH_KAFKA", "STREAMS_BENCH_KAFKA_PID"
+_FOLDER = "STREAMS_BENCH_KAFKA_FOLDER"
 _POSTGRES = "STREAMS_BENCH_POSTGRES"
+_OWN_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
 @contextmanager
@@ -27,9 +39,11 @@ def broker(where: Path) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="streams-bench-kafka-", dir=where))
     try:
         kafka = start_kafka(folder, tied=True)
-        os.environ[_URL], os.environ[_PID] = kafka.url, str(kafka.pid)
-        yield
-        stop_kafka(kafka)
+        os.environ[_URL], os.environ[_PID], os.environ[_FOLDER] = kafka.url, str(kafka.pid), str(folder)
+        try:
+            yield
+        finally:
+            kill_kafka(kafka)  # nobody wants its data
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -40,9 +54,28 @@ def broker_url() -> str:
 
 
 def broker_cpu_seconds() -> float:
-    """CPU time that the broker has used, all threads. Needs /proc."""
-    fields = Path(f"/proc/{os.environ[_PID]}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time that the broker has used, all threads."""
+    return cpu_seconds(int(os.environ[_PID]))
+
+
+def broker_mb() -> float:
+    """Memory of the broker now."""
+    return memory_mb(int(os.environ[_PID]))
+
+
+def topic_bytes(app: str) -> dict[str, int]:
+    """How large an app's topics are on the broker's disk, by the last word of their names.
+
+    That is batches as they were sent, with markers of transactions. Under the empty word: what transactions and groups
+    leave in Kafka's own topics.
+    """
+    found: dict[str, int] = {"": 0}
+    for file in (Path(os.environ[_FOLDER]) / "data").glob("*/*.log"):
+        topic = file.parent.name.rpartition("-")[0]
+        word = topic.rpartition(".")[2] if topic.startswith(f"{app}.") else ""
+        if word or topic in _OWN_TOPICS:
+            found[word] = found.get(word, 0) + file.stat().st_size
+    return found
 
 
 @contextmanager
@@ -52,8 +85,10 @@ def postgres(where: Path) -> Iterator[None]:
     try:
         server = start_postgres(folder, tied=True)
         os.environ[_POSTGRES] = server.url
-        yield
-        stop_postgres(server)
+        try:
+            yield
+        finally:
+            stop_postgres(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,7 +12,7 @@ import time
 from bench import app
 from bench.broker import broker_url
 from bench.child import run_here
-from bench.measure import percentile
+from bench.measure import peak_mb, percentile
 from streams.kernel.commands import Start
 from streams.kernel.run import is_terminal
 from streams.log.kafka import open_kafka
@@ -86,6 +86,7 @@ async def _feed(runs: int, in_flight: int) -> None:
         "p50_ms": percentile(times, 0.5) * 1e3,
         "p99_ms": percentile(times, 0.99) * 1e3,
         "feeder_cpu_us_per_run": cpu / runs * 1e6,
+        "feeder_mb": peak_mb(),
     }
     print(json.dumps(found), flush=True)
     await reader.close()

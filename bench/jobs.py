@@ -6,10 +6,11 @@ import time
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["FAN", "STEPS", "Job", "page", "step_result", "turn_times", "waiting_state"]
+__all__ = ["FAN", "SLOW_SECONDS", "STEPS", "Job", "page", "step_result", "turn_times", "waiting_state"]
 
 STEPS = 3
 FAN = 100
+SLOW_SECONDS = 1.0
 _NOTE = "x" * 120
 
 
@@ -25,7 +26,12 @@ class Job(StrEnum):
     FAN_OUT = "fan-out"
     """A hundred steps at once."""
     LOOP = "loop"
-    """A graph that comes back to its only node until it has had its turns, with 1 KB of new state in each."""
+    """A graph that comes back to its first node until it has had its turns, with 1 KB of new state and a question in
+    each."""
+    SLOW = "slow"
+    """As `order`, with a step in the middle that takes a second of waiting."""
+    PURE = "pure"
+    """As `order`, where each step may begin before the one before is durable."""
 
 
 turn_times: list[float] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import platform
-import resource
 import statistics
 import tempfile
 import time
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.processes import memory_mb, peak_mb_of
 from streams.kernel import decide
 
 __all__ = ["Meter", "disk_folder", "filesystem", "machine", "peak_mb", "percentile", "resident_mb", "summary"]
@@ -54,22 +54,13 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def resident_mb() -> float:
-    """Memory of this process that is in RAM now, in MB of 1,000,000 bytes. Needs /proc; elsewhere the peak."""
-    return _status("VmRSS") or peak_mb()
+    """Memory of this process that is in RAM now, in MB of 1,000,000 bytes."""
+    return memory_mb(os.getpid())
 
 
 def peak_mb() -> float:
-    """The most it ever was. `ru_maxrss` may be that of the process before the exec, so it is only the fall-back."""
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def _status(name: str) -> float:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(f"{name}:")), 0.0)
+    """The most it ever was."""
+    return peak_mb_of(os.getpid())
 
 
 def filesystem(folder: Path) -> str:

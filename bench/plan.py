@@ -21,44 +21,56 @@ class Step(NamedTuple):
     in_flight: int = 1
     once: bool = False
     seconds_max: float = 180.0
+    processes: int = 1
 
 
 STEPS = (
-    Step("floor", ("floor",), "", 2_000, 200),
-    Step("saturated-16", ("saturated",), "sqlite", 2_000, 300, 16),
-    Step("saturated-200", ("saturated",), "sqlite", 5_000, 800, 200),
-    Step("saturated-1000", ("saturated",), "sqlite", 10_000, 2_000, 1_000),
-    Step("alone", ("alone",), "sqlite", 300, 30),
-    Step("approval", ("approval",), "sqlite", 200, 20),
-    Step("fan-out", ("fan-out",), "sqlite", 50, 5),
-    Step("loop", ("loop",), "sqlite", 1_000, 100),
-    Step("sim", ("simulated",), "", 1_000, 100),
-    Step("postgres-floor", ("postgres-floor",), "", 2_000, 200),
-    Step("kafka-floor", ("kafka-floor",), "kafka", 10_000, 500),
-    Step("kafka-200", ("fed",), "kafka", 10_000, 300, 200),
-    Step("kafka-2000", ("fed",), "kafka", 20_000, 500, 2_000),
+    Step("floor", ("floor",), "", 2_000, 100),
+    Step("saturated-16", ("saturated",), "sqlite", 2_000, 100, 16),
+    Step("saturated-200", ("saturated",), "sqlite", 4_000, 200, 200),
+    Step("saturated-2000", ("saturated",), "sqlite", 10_000, 500, 2_000),
+    Step("alone", ("alone",), "sqlite", 300, 20),
+    Step("approval", ("approval",), "sqlite", 200, 10),
+    Step("fan-out", ("fan-out",), "sqlite", 50, 2),
+    Step("loop", ("loop",), "sqlite", 1_000, 20),
+    Step("mixed", ("mixed",), "sqlite", 6_000, 200, 200),
+    Step("postgres-floor", ("postgres-floor",), "", 2_000, 100),
+    Step("kafka-floor", ("kafka-floor",), "kafka", 10_000, 200),
+    Step("kafka-16", ("fed",), "kafka", 2_000, 100, 16),
+    Step("kafka-200", ("fed",), "kafka", 8_000, 200, 200),
+    Step("kafka-2000", ("fed",), "kafka", 20_000, 300, 2_000),
     Step("kafka-alone", ("alone",), "kafka", 300, 10),
-    Step("kafka-restore", ("restore-checkpoints",), "kafka", 100_000, 2_000),
-    Step("kafka-takeover", ("take-over",), "kafka", 600, 20),
-    Step("verify-sqlite", ("fill", "verify"), "sqlite", 10_000, 300, 1_000),
-    Step("verify-kafka", ("fill", "verify"), "kafka", 10_000, 100, 1_000),
-    Step("rebuild-sqlite", ("fill", "rebuild"), "sqlite", 10_000, 300, 1_000),
-    Step("rebuild-kafka", ("fill", "rebuild"), "kafka", 10_000, 100, 1_000),
-    Step("effects-rows-sqlite", ("effects-rows",), "sqlite", 40_000, 500),
-    Step("effects-rows-kafka", ("effects-rows-postgres",), "kafka", 40_000, 500),
-    Step("effects-many-sqlite", ("effects-many",), "sqlite", 40_000, 500),
-    Step("effects-many-kafka", ("effects-many-postgres",), "kafka", 40_000, 500),
-    Step("effects-calls-sqlite", ("effects-calls",), "sqlite", 20_000, 300, 1_000),
-    Step("effects-calls-kafka", ("effects-calls-postgres",), "kafka", 20_000, 300, 1_000),
+    Step("kafka-pipelined", ("alone-pure",), "kafka", 300, 10),
+    Step("kafka-approval", ("approval",), "kafka", 200, 5),
+    Step("kafka-fan-out", ("fan-out",), "kafka", 50, 2),
+    Step("kafka-loop", ("loop",), "kafka", 1_000, 10),
+    Step("kafka-mixed", ("mixed",), "kafka", 6_000, 200, 200),
     *(
         Step(f"peer-{p.name}", ("peer",), p.name, p.runs, max(20, p.runs // 20), p.in_flight, seconds_max=SECONDS_MAX)
         for p in PEERS
     ),
-    Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 5_000, once=True, seconds_max=600.0),
+    Step("sim", ("simulated",), "", 1_000, 40, once=True),
+    Step("kafka-scale-1", ("scaled",), "kafka", 20_000, 200, 2_000, once=True, processes=1),
+    Step("kafka-scale-2", ("scaled",), "kafka", 20_000, 200, 2_000, once=True, processes=2),
+    Step("kafka-scale-4", ("scaled",), "kafka", 20_000, 200, 2_000, once=True, processes=4),
+    Step("kafka-restore", ("restore-checkpoints",), "kafka", 100_000, 1_000, once=True),
+    Step("kafka-restart", ("restart",), "kafka", 100_000, 1_000, once=True),
+    Step("kafka-takeover", ("take-over",), "kafka", 600, 20, once=True),
+    Step("verify-sqlite", ("fill", "verify"), "sqlite", 10_000, 100, 1_000, once=True),
+    Step("verify-kafka", ("fill", "verify"), "kafka", 10_000, 100, 1_000, once=True),
+    Step("rebuild-sqlite", ("fill", "rebuild"), "sqlite", 10_000, 100, 1_000, once=True),
+    Step("rebuild-kafka", ("fill", "rebuild"), "kafka", 10_000, 100, 1_000, once=True),
+    Step("effects-rows-sqlite", ("effects-rows",), "sqlite", 20_000, 200, once=True),
+    Step("effects-rows-kafka", ("effects-rows-postgres",), "kafka", 20_000, 200, once=True),
+    Step("effects-many-sqlite", ("effects-many",), "sqlite", 20_000, 200, once=True),
+    Step("effects-many-kafka", ("effects-many-postgres",), "kafka", 20_000, 200, once=True),
+    Step("effects-calls-sqlite", ("effects-calls",), "sqlite", 10_000, 100, 1_000, once=True),
+    Step("effects-calls-kafka", ("effects-calls-postgres",), "kafka", 10_000, 100, 1_000, once=True),
+    Step("waiting", ("waiting", "restore"), "sqlite", 100_000, 1_000, once=True, seconds_max=600.0),
 )
 
 NAMES = tuple(
-    "floor saturated alone approval fan-out loop verify rebuild effects waiting sim kafka postgres peer".split()  # noqa: SIM905
+    "floor saturated alone approval fan-out loop mixed verify rebuild effects waiting sim kafka postgres peer".split()  # noqa: SIM905
 )
 """What can be asked for: the name of a step, or what stands before its number."""
 

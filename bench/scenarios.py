@@ -19,6 +19,7 @@ from bench.kafka_floor import kafka_floor
 from bench.measure import Meter, percentile, resident_mb
 from bench.peer import measure_peer
 from bench.postgres_floor import postgres_floor
+from bench.process_courses import restart, scaled
 from bench.rebuild_courses import rebuild_log
 from bench.simulated import simulated
 from bench.target import TARGETS, Target, url_of
@@ -28,6 +29,7 @@ __all__ = ["COURSES", "Task", "run_course", "saturate"]
 
 Metrics = dict[str, float]
 WARM_UP = 200
+SLOW_EVERY = 100
 
 
 class Task(NamedTuple):
@@ -38,6 +40,7 @@ class Task(NamedTuple):
     folder: Path
     runs: int
     in_flight: int = 1
+    processes: int = 1
 
 
 async def run_course(task: Task) -> Metrics:
@@ -74,29 +77,46 @@ async def _fill(task: Task) -> Metrics:
     return {}
 
 
-async def saturate(target: Target, prefix: str, runs: int, in_flight: int) -> list[float]:
-    """Keep `in_flight` runs under way until `runs` are done; the seconds of each from its start to its result."""
+async def saturate(
+    target: Target,
+    prefix: str,
+    runs: int,
+    in_flight: int,
+    also: Callable[[int], None] | None = None,
+    job: Job = Job.ORDER,
+) -> list[float]:
+    """Keep `in_flight` runs under way until `runs` are done; the seconds of each from its start to its result.
+
+    `also` is called with the number of each that begins.
+    """
+
+    def ids() -> Iterator[str]:
+        for number in range(runs):
+            if also is not None:
+                also(number)
+            yield f"{prefix}-{number}"
+
     times: list[float] = []
-    ids = (f"{prefix}-{number}" for number in range(runs))
-    await asyncio.gather(*(_one_after_another(target, ids, times) for _ in range(in_flight)))
+    shared = ids()
+    await asyncio.gather(*(_one_after_another(target, job, shared, times) for _ in range(in_flight)))
     return times
 
 
-async def _one_after_another(target: Target, ids: Iterator[str], times: list[float]) -> None:
+async def _one_after_another(target: Target, job: Job, ids: Iterator[str], times: list[float]) -> None:
     for run_id in ids:
         began = time.perf_counter()
-        await target.submit(Job.ORDER, run_id)
+        await target.submit(job, run_id)
         result = await target.result(run_id)
         times.append(time.perf_counter() - began)
         if len(result) != STEPS or result["ship"]["order_id"] != run_id:
             raise AssertionError(f"the result of {run_id} is another one's: {result}")
 
 
-async def _alone(task: Task) -> Metrics:
+async def _alone(task: Task, job: Job = Job.ORDER) -> Metrics:
     async with _running(task) as target:
-        await saturate(target, "warm", min(WARM_UP, task.runs), 10)
+        await saturate(target, "warm", min(WARM_UP, task.runs), 10, job=job)
         meter = Meter()
-        times = await saturate(target, "run", task.runs, 1)
+        times = await saturate(target, "run", task.runs, 1, job=job)
         return {**_spread(times), "cpu_us_per_run": meter.per_run(task.runs)["cpu_us_per_run"]}
 
 
@@ -150,9 +170,9 @@ async def _fan_out(task: Task) -> Metrics:
 
 async def _loop(task: Task) -> Metrics:
     async with _running(task) as target:
-        await _in_turn(target, Job.LOOP, "warm", 1, size=20)
+        await _turns(target, "warm", min(20, task.runs))
         turn_times.clear()
-        (seconds,) = await _in_turn(target, Job.LOOP, "run", 1, size=task.runs)
+        seconds = await _turns(target, "run", task.runs)
         gaps = [after - before for before, after in pairwise(turn_times)]
         tenth = max(1, len(gaps) // 10)
         return {
@@ -162,14 +182,65 @@ async def _loop(task: Task) -> Metrics:
         }
 
 
-async def _in_turn(target: Target, job: Job, prefix: str, runs: int, *, size: int = 0) -> list[float]:
+async def _turns(target: Target, prefix: str, turns: int) -> float:
+    """The seconds that a loop of so many turns takes, where each ends with a question that is answered at once."""
+    run_id = f"loop-{prefix}"
+    began = time.perf_counter()
+    answering = asyncio.create_task(target.answer_each(run_id, turns))
+    await target.submit(Job.LOOP, run_id, turns)
+    await target.result(run_id)
+    await answering
+    return time.perf_counter() - began
+
+
+async def _in_turn(target: Target, job: Job, prefix: str, runs: int) -> list[float]:
     times = []
     for number in range(runs):
         began = time.perf_counter()
-        await target.submit(job, f"{job}-{prefix}-{number}", size)
+        await target.submit(job, f"{job}-{prefix}-{number}")
         await target.result(f"{job}-{prefix}-{number}")
         times.append(time.perf_counter() - began)
     return times
+
+
+async def _mixed(task: Task) -> Metrics:
+    """The same load without and with one slow run in a hundred beside it; twice each, so that drift meets both."""
+    async with _running(task) as target:
+        await saturate(target, "warm", min(WARM_UP, task.runs), task.in_flight)
+        times: dict[str, list[float]] = {"plain": [], "fast": []}
+        seconds = dict.fromkeys(times, 0.0)
+        for half in range(2):
+            for kind in times:
+                began = time.perf_counter()
+                slow = _Slow(target, half) if kind == "fast" else None
+                times[kind] += await saturate(target, f"{kind}-{half}", task.runs // 2, task.in_flight, slow)
+                seconds[kind] += time.perf_counter() - began
+                await asyncio.gather(*(slow.running if slow else ()))
+    rates = {kind: len(some) / seconds[kind] for kind, some in times.items()}
+    spreads = {f"{kind}_{name}": value for kind, some in times.items() for name, value in _spread(some).items()}
+    return {
+        **{f"{kind}_runs_per_s": rate for kind, rate in rates.items()},
+        **spreads,
+        "fast_to_plain_rate": rates["fast"] / rates["plain"],
+        "fast_to_plain_p99": spreads["fast_p99_ms"] / spreads["plain_p99_ms"],
+    }
+
+
+class _Slow:
+    """Begins a slow run with each hundredth of the others."""
+
+    def __init__(self, target: Target, half: int) -> None:
+        self._target = target
+        self._half = half
+        self.running: list[asyncio.Task[None]] = []
+
+    def __call__(self, number: int) -> None:
+        if number % SLOW_EVERY == 0:
+            self.running.append(asyncio.create_task(self._run(f"slow-{self._half}-{number}")))
+
+    async def _run(self, run_id: str) -> None:
+        await self._target.submit(Job.SLOW, run_id)
+        await self._target.result(run_id)
 
 
 async def _rows(task: Task, ledger: str) -> Metrics:
@@ -192,16 +263,20 @@ COURSES: Mapping[str, Callable[[Task], Awaitable[Metrics]]] = {
     "floor": _floor,
     "saturated": _saturated,
     "alone": _alone,
+    "alone-pure": lambda task: _alone(task, Job.PURE),
     "approval": _approval,
     "fan-out": _fan_out,
     "fill": _fill,
     "verify": lambda task: verify_log(url_of(task.target, task.folder)),
     "rebuild": lambda task: rebuild_log(url_of(task.target, task.folder)),
     "loop": _loop,
+    "mixed": _mixed,
     "waiting": _waiting,
     "restore": _restore,
     "kafka-floor": lambda task: kafka_floor(task.runs),
     "fed": lambda task: fed(task.folder, task.runs, task.in_flight),
+    "scaled": lambda task: scaled(task.runs, task.in_flight, task.processes),
+    "restart": lambda task: restart(task.runs),
     "restore-checkpoints": lambda task: restore_checkpoints(task.runs),
     "take-over": lambda task: take_over(task.runs),
     "effects-rows": lambda task: _rows(task, "sqlite"),

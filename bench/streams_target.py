@@ -13,11 +13,13 @@ from bench.jobs import Job, waiting_state
 from streams import Graph, Workflow
 from streams.cli.logs import open_log
 from streams.client import Client
+from streams.kernel.bodies import OpScheduled
 from streams.kernel.run import Status, status_of
-from streams.log.port import Log
+from streams.log.port import Log, TopicPartition
 from streams.observer import Observer
 from streams.runtime.collector import calm_collector
 from streams.runtime.worker import Worker
+from streams.wire.events import decode_event
 
 __all__ = ["StreamsTarget", "Watch"]
 
@@ -27,6 +29,8 @@ _WORKFLOWS: Mapping[Job, Workflow[Any, Any] | Graph[Any]] = {
     Job.WAITING: app.waiting,
     Job.FAN_OUT: app.fan_out,
     Job.LOOP: app.loop,
+    Job.SLOW: app.slow,
+    Job.PURE: app.order_pure,
 }
 
 
@@ -76,6 +80,24 @@ class StreamsTarget:
     async def answer(self, run_id: str) -> None:
         """Say yes."""
         await self._client.resume(run_id, True)  # noqa: FBT003 - the answer itself
+
+    async def answer_each(self, run_id: str, questions: int) -> None:
+        """Say yes to so many questions of a run, each as soon as it can be read."""
+        place = TopicPartition(self._client.topics.events, await self._client.partition(run_id))
+        reader = self._log.reader({place: (await self._log.span(*place)).start})
+        try:
+            while questions > 0:
+                for record in await reader.read(1_000, 1.0):
+                    event = decode_event(record.value or b"")
+                    if (
+                        event.run_id == run_id
+                        and isinstance(event.body, OpScheduled)
+                        and event.body.kind == "interrupt"
+                    ):
+                        questions -= 1
+                        await self._client.resume(run_id, True, interrupt=event.body.op)  # noqa: FBT003 - as above
+        finally:
+            await reader.close()
 
     async def result(self, run_id: str) -> Any:
         """Wait for the end."""

@@ -34,6 +34,9 @@ class Target(Protocol):
     async def answer(self, run_id: str) -> None:
         """Say yes to the question of a run."""
 
+    async def answer_each(self, run_id: str, questions: int) -> None:
+        """Say yes to so many questions of a run, one after another, each as soon as it is asked."""
+
     async def result(self, run_id: str) -> Any:
         """Wait for the end of a run that this process has started, and return its result."""
 

@@ -1,6 +1,9 @@
-"""A worker in a process of its own, to be killed. It says how many partitions it serves, at each change."""
+"""A worker in a process of its own, to be killed or stopped. It says how many partitions it serves, at each change."""
 
 from __future__ import annotations
+
+import asyncio
+import signal
 
 from bench import app
 from bench.broker import broker_url
@@ -24,7 +27,10 @@ class _Said(Watch):
 async def _work() -> None:
     log = await open_kafka(broker_url())
     calm_collector()
-    await Worker(app.app, log, observer=_Said()).run()
+    worker = Worker(app.app, log, observer=_Said())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    await worker.run()
+    await log.close()
 
 
 if __name__ == "__main__":

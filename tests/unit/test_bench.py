@@ -1,31 +1,37 @@
-"""The bench itself: that it measures, ends, and says what it found. No time is judged."""
+"""The bench itself: that it measures, ends, and ends what it started. No time is judged."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from bench import child, peer, report
+import bench.__main__
+import bench.broker
+from bench import child, goals, peer
 from bench.plan import NAMES, STEPS, rounds
 from bench.pure import Pure
 from bench.scenarios import COURSES, Task
+from streams.dev import StackFailed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_tiny_run_gives_a_table_and_json(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("floor", "saturated-16", "--quick", "--runs", "20", "--json", str(out))
+    done = run_bench("floor", "saturated-16", "--quick", "--runs", "20", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
@@ -34,7 +40,7 @@ def test_a_tiny_run_gives_a_table_and_json(tmp_path):
     assert metrics["saturated-16"]["runs_per_s"]["ratio"] > 0
     assert metrics["floor"]["commits_per_s"]["values"]
     assert {goal["name"]: goal["value"] for goal in found["goals"]} == dict.fromkeys(
-        [goal.name for goal in report.GOALS]
+        [goal.name for goal in goals.GOALS]
     )
     assert found["options"]["quick"]
     assert found["failed"] == []
@@ -45,7 +51,7 @@ def test_a_tiny_run_gives_a_table_and_json(tmp_path):
 def test_every_scenario_ends_by_itself(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("alone", "approval", "fan-out", "loop", "waiting", "--quick", "--runs", "5", "--json", str(out))
+    done = run_bench("alone", "approval", "fan-out", "loop", "waiting", "--quick", "--runs", "5", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
@@ -58,7 +64,7 @@ def test_every_scenario_ends_by_itself(tmp_path):
 def test_a_log_is_verified_on_both_logs(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("verify", "--quick", "--runs", "20", "--json", str(out))
+    done = run_bench("verify", "--quick", "--runs", "20", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
@@ -73,7 +79,7 @@ def test_a_log_is_verified_on_both_logs(tmp_path):
 def test_checkpoints_are_rebuilt_on_both_logs(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("rebuild", "--quick", "--runs", "20", "--json", str(out))
+    done = run_bench("rebuild", "--quick", "--runs", "20", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
@@ -83,14 +89,16 @@ def test_checkpoints_are_rebuilt_on_both_logs(tmp_path):
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_every_scenario_on_kafka_ends_by_itself(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("kafka", "--quick", "--runs", "20", "--json", str(out))
+    done = run_bench("kafka", "--quick", "--runs", "20", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
     assert set(metrics) == {step.name for step in STEPS if step.name.startswith("kafka")}
+    assert metrics["kafka-2000"]["events_bytes_per_run"]["median"] > 500
     assert metrics["kafka-2000"]["broker_cpu_us_per_run"]["median"] > 0
     assert metrics["kafka-alone"]["p50_ms"]["ratio"] > 0
 
@@ -101,7 +109,7 @@ def test_every_scenario_on_kafka_ends_by_itself(tmp_path):
 def test_effects_are_measured_on_both_pairs(tmp_path):
     out = tmp_path / "found.json"
 
-    done = bench("effects", "--quick", "--runs", "60", "--json", str(out))
+    done = run_bench("effects", "--quick", "--runs", "60", "--json", str(out))
 
     assert done.returncode == 0, done.stderr
     metrics = {entry["scenario"]: entry["metrics"] for entry in json.loads(out.read_text())["results"]}
@@ -115,7 +123,7 @@ def test_effects_are_measured_on_both_pairs(tmp_path):
 
 
 def test_an_unknown_scenario_is_one_line_and_exit_2():
-    done = bench("quick")
+    done = run_bench("quick")
 
     assert done.returncode == 2
     assert "there is no scenario 'quick'" in done.stderr.splitlines()[-1]
@@ -131,42 +139,32 @@ def test_what_breaks_is_told(tmp_path):
         child.measure(Task("alone", "sqlite", tmp_path / "missing", 1), 60)
 
 
-def test_rounds_are_interleaved_and_the_long_one_comes_once_at_the_end(tmp_path, monkeypatch):
+def test_rounds_are_interleaved_and_what_takes_long_comes_once_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setenv(peer.ENVIRONMENT, str(tmp_path))  # no peer is installed there
     order = [step.name for _, step in rounds([], quick=True, runs=None, repeat=2)]
 
-    ours = [step.name for step in STEPS if not step.once and step.courses != ("peer",)]
-    assert order == ours * 2 + ["waiting"]
+    ours = [step for step in STEPS if step.courses != ("peer",)]
+    often, once = [[step.name for step in ours if step.once is kind] for kind in (False, True)]
+    assert order == often * 2 + once
     assert {step.name.partition("-")[0] for step in STEPS} == {name.partition("-")[0] for name in NAMES}
     assert {course for step in STEPS for course in step.courses} == set(COURSES)
 
 
-def test_goals_count_only_at_their_size():
-    values = {"waiting": {"filled_mb": [500.0]}, "alone": {"p50_ms": [4.0, 9.0, 5.0]}}
+def children(pid):
+    found = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(line.split()[0]): int(line.split()[1]) for line in found.splitlines()}
+    below, new = set(), {pid}
+    while new:
+        below |= new
+        new = {one for one, parent in parents.items() if parent in new} - below
+    return below - {pid}
 
-    def figures(size):
-        return {goal["name"]: goal["value"] for goal in report.goals(values, {"waiting": size})}
 
-    others = dict.fromkeys(goal.name for goal in report.GOALS)
-    assert figures(100_000) == {**others, "sqlite_alone_p50_ms": 5.0, "waiting_100k_mb": 500.0}
-    assert figures(5_000)["waiting_100k_mb"] is None
-
-
-def test_ratios_are_to_the_floor_of_the_same_round():
-    values = {
-        "floor": {"p50_ms": [1.0, 2.0], "batch_100_runs_per_s": [100.0, 10.0], "batch_1000_runs_per_s": [50.0, 40.0]},
-        "saturated-16": {"runs_per_s": [10.0, 4.0], "p50_ms": [1.0, 1.0]},
-        "alone": {"p50_ms": [5.0, 20.0]},
-    }
-
-    found = {entry["scenario"]: entry["metrics"] for entry in report.results(values)}
-
-    kafka = {"kafka-floor": {"p50_ms": [2.0]}, "kafka-alone": {"p50_ms": [10.0]}}
-    (alone,) = [goal for goal in report.goals(kafka, {}) if goal["name"] == "kafka_alone_to_bare_transactions"]
-    assert alone["value"] == pytest.approx(1.25)
-    assert found["saturated-16"]["runs_per_s"]["ratio"] == pytest.approx(0.1)
-    assert found["alone"]["p50_ms"]["ratio"] == pytest.approx(1.5)
-    assert "ratio" not in found["saturated-16"]["p50_ms"]
+def alive(pid):
+    state = subprocess.run(
+        ["/bin/ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return bool(state.strip()) and not state.startswith("Z")
 
 
 def test_the_pure_course_brings_its_runs_to_an_end():
@@ -175,3 +173,42 @@ def test_the_pure_course_brings_its_runs_to_an_end():
     pure.fold(events)
     assert len(events) == 24
     assert set(pure.seconds) == {"commands", "decide", "encode", "checkpoint", "values", "decode again", "fold again"}
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whoever_ends_it_ends_all_that_it_started(tmp_path, number):
+    command = [sys.executable, "-m", "bench", "kafka-scale-2", "--json", str(tmp_path / "found.json")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, start_new_session=True
+    ) as running:
+        deadline = time.monotonic() + 60
+        while len(started := children(running.pid)) < 5 and time.monotonic() < deadline:
+            time.sleep(0.2)  # the broker, the measurement, two workers and the feeder
+        assert len(started) >= 5
+        running.send_signal(number)
+        code = running.wait(60)
+        _, said = running.communicate()
+
+    while any(map(alive, started)) and time.monotonic() < deadline + 60:
+        time.sleep(0.1)
+    assert [pid for pid in started if alive(pid)] == []
+    if number != signal.SIGKILL:
+        assert code == 130
+        assert b"ending what was started" in said
+        assert b"Traceback" not in said
+        assert [*tmp_path.iterdir()] == []
+
+
+def test_a_server_that_does_not_start_is_one_line(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise StackFailed("PostgreSQL did not start")
+
+    monkeypatch.setattr(bench.broker, "start_postgres", broken)
+    monkeypatch.setattr(bench.__main__, "_end_on_signals", lambda: None)  # pytest has its own
+    monkeypatch.setattr(bench.__main__.plan, "needs_broker", lambda _: False)
+
+    assert bench.__main__.main(["effects-many-kafka", "--quick"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "bench: PostgreSQL did not start"
