@@ -11,6 +11,7 @@ from streams.kernel.events import Event
 from streams.kernel.inputs import Due, Env, Input
 from streams.kernel.repair import waits_for_repair
 from streams.kernel.run import OpPhase, blank, is_terminal
+from streams.kernel.wake import times_of
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
 from streams.runtime.damage import command_of_damaged, note_damage, send_back
@@ -30,7 +31,6 @@ from streams.runtime.outgoing import (
     rejection_record,
 )
 from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
-from streams.runtime.recover import times_of
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
