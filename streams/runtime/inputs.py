@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streams.kernel.inputs import Input
+from streams.kernel.inputs import Due, Input
 from streams.log.port import NewRecord, Record
 from streams.runtime.partition import Hot, Partition
 
-__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep"]
+__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep", "is_last"]
 
 
 class Arrived(NamedTuple):
@@ -51,3 +51,8 @@ class SendBack(NamedTuple):
 
 
 Item = Arrived | Happened | Sweep | Damage | SendBack
+
+
+def is_last(item: Item) -> bool:
+    """Whether an input belongs into the last turn of a partition."""
+    return isinstance(item, Damage) or (isinstance(item, Happened) and not isinstance(item.input, Due))

@@ -20,6 +20,7 @@ from streams.runtime.failures import plain_text
 from streams.runtime.guard import DriveTooLong
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, SendBack, Sweep
 from streams.runtime.leases import lease_record
+from streams.runtime.mirror import follow
 from streams.runtime.outgoing import (
     RECORD_OVERHEAD,
     Stop,
@@ -71,6 +72,9 @@ class Turn:
         """Which record is the lease of a partition."""
         self._before = before.applied if before is not None else {}
         """What the turn that is committed before this one has applied."""
+        self.working_before: Mapping[tuple[int, str], Working] = before.working if before is not None else {}
+        self.paged: list[tuple[Partition, str]] = []
+        """Runs that leave memory once this turn is committed."""
         self.damages: list[Damage] = []
         self.repaired: list[tuple[Partition, str]] = []
         """Runs that can be folded again."""
@@ -363,6 +367,8 @@ class Turn:
             if record.topic == self.engine.topics.events:
                 partition = self.partitions[record.partition]
                 partition.events_end = max(partition.events_end, offset + 1)
+        if self.engine.mirrored:
+            follow(self.partitions, self.records, offsets, self.engine.topics.checkpoints, self.now)
         for number, applied in self.applied.items():
             self.partitions[number].applied = applied
         for damage in self.damages:

@@ -27,6 +27,7 @@ from streams.runtime.host import Host
 from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
+from streams.runtime.paging import Pager
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.polling import Poller
 from streams.runtime.sendback import SendBacks
@@ -35,7 +36,9 @@ from streams.runtime.starting import at_start
 from streams.runtime.timers import Timers
 from streams.runtime.turn import Turn
 from streams.runtime.turns import TurnLock, Turns
+from streams.runtime.waking import Waker
 from streams.runtime.watch import Watch, prepare_topics
+from streams.store.port import Store
 from streams.wire.app_codec import make_codec
 from streams.wire.topics import topics_of
 
@@ -47,7 +50,10 @@ class PartitionRefused(StreamsError):
 
 
 class Worker:
-    """Runs an app on a log until it is stopped. `owner` names it in leases; it must differ between workers."""
+    """Runs an app on a log until it is stopped. `owner` names it in leases; it must differ between workers.
+
+    With a `store`, runs that wait need no memory, and a restart reads only what is new. Who opened it closes it.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Worker:
         clock: Clock | None = None,
         host: Host | None = None,
         strict: bool = False,
+        store: Store | None = None,
     ) -> None:
         host = host or Host()
         self.log = log
@@ -81,6 +88,9 @@ class Worker:
         self.dispatcher = Dispatcher(self.engine, self.put)
         self.timers = Timers(self.engine.clock, self._fire)
         self.send_backs = SendBacks(self)
+        self.pager: Pager | None = None
+        self._store = store
+        self.engine.mirrored = store is not None
         self._strict = strict
         self.inbox = Inbox()
         self._polled = asyncio.Event()
@@ -96,6 +106,8 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then finish or hand back what runs. Raises what no retry can mend."""
         engine = self.engine
+        if self._store is not None:
+            self.pager = Pager(self._store, engine, self.timers)
         await at_start(engine, lambda: prepare_topics(self))
         crash.install_from(os.environ)
         if engine.host.watched:
@@ -121,7 +133,9 @@ class Worker:
         self._stopping.set()
 
     async def _work(self) -> None:
-        runs = (self._poll_loop, Turns(self).run, self._sweep_loop, Watch(self).run)
+        runs = [self._poll_loop, Turns(self).run, self._sweep_loop, Watch(self).run]
+        if self.pager is not None:
+            runs.append(Waker(self, self.pager).run)
         loops = [asyncio.create_task(run()) for run in runs]
         for loop in loops:
             loop.add_done_callback(self._loop_ended)
@@ -172,7 +186,7 @@ class Worker:
     async def _poll_loop(self) -> None:
         poller = Poller(self)
         while self._polling:
-            while self._crowded and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
+            while self.crowded and self._polling:  # noqa: ASYNC110 - rare, any turn ends it
                 await asyncio.sleep(0.005)
             records = await poller.poll(self.engine.settings.poll_seconds)
             if records is None:
@@ -182,7 +196,7 @@ class Worker:
             self.inbox.put([Arrived(place, record) for place, record in places if place and place.running])
 
     @property
-    def _crowded(self) -> bool:
+    def crowded(self) -> bool:
         """Whether a poll has to wait for turns. Never while a turn waits for a poll: neither would come to its end."""
         return len(self.inbox) > self.engine.settings.inbox_max and not self._snapshots_wanted
 

@@ -24,6 +24,7 @@ __all__ = [
     "decode_checkpoint",
     "encode_checkpoint",
     "read_head",
+    "read_seq",
 ]
 
 STATE_VERSION = 1
@@ -134,6 +135,13 @@ def read_head(data: bytes) -> Head:
         return _read_head(data)[0]
     except FAULTS as error:
         raise _too_short(data, error) from None
+
+
+def read_seq(data: bytes) -> int | None:
+    """Up to which event a checkpoint goes; None where a run is damaged. Raises as `decode_checkpoint`."""
+    id_, _ = canonical_checkpoint(data)
+    seq = id_.rpartition("@")[2]
+    return int(seq) if seq.isdecimal() else None
 
 
 def canonical_checkpoint(data: bytes) -> tuple[str, bytes]:

@@ -10,6 +10,7 @@ from streams.wire.checkpoints import (
     decode_checkpoint,
     encode_checkpoint,
     read_head,
+    read_seq,
 )
 from streams.wire.commands import CommandUnreadable, decode_command, encode_command
 from streams.wire.events import decode_event, decode_event_and_id, encode_event
@@ -48,4 +49,5 @@ __all__ = [
     "encode_event",
     "encode_lease",
     "read_head",
+    "read_seq",
 ]
