@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from streams.authoring.app import App
 from streams.cli.loader import load_app, rename
@@ -16,9 +17,11 @@ from streams.cli.logs import open_log
 from streams.cli.parser import Verbs, log_url
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch import TerminalObserver
+from streams.errors import UsageError
 from streams.runtime.collector import calm_collector
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import PartitionRefused, Worker
+from streams.store.port import Store
 
 __all__ = ["add", "leave_if_held", "loop_factory", "stop_on_signals"]
 
@@ -32,6 +35,12 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--address", default="", help="where people find this worker, for its leases; its host if left out"
     )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        default=os.environ.get("STREAMS_STATE", ""),
+        help="a folder of this worker alone, for runs beyond memory; STREAMS_STATE if left out (extra: state)",
+    )
     parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
 
 
@@ -41,7 +50,9 @@ def _run(args: argparse.Namespace) -> int:
     as_json = getattr(args, "json", False)
     calm_collector()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(app, log_url(args), address=args.address, strict=args.strict, as_json=as_json))
+        return runner.run(
+            _serve(app, log_url(args), address=args.address, strict=args.strict, state=args.state, as_json=as_json)
+        )
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -53,7 +64,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: bool) -> int:
+async def _serve(app: App, url: str, *, address: str, strict: bool, state: str, as_json: bool) -> int:
+    store = _open_store(state, app.name)
     log = await open_log(url)
     code = 0
     try:
@@ -63,6 +75,7 @@ async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: boo
             settings=WorkerSettings(address=address),
             observer=TerminalObserver(as_json=as_json),
             strict=strict,
+            store=store,
         )
         stop_on_signals(worker.stop, "tasks")
         _greet(app, log.url, as_json=as_json)
@@ -72,8 +85,20 @@ async def _serve(app: App, url: str, *, address: str, strict: bool, as_json: boo
         code = 1
     finally:
         await log.close()
+        if store is not None:
+            store.close()
     leave_if_held(code)
     return code
+
+
+def _open_store(state: str, app: str) -> Store | None:
+    if not state:
+        return None
+    try:
+        from streams.store.rocks import open_rocks  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError("--state keeps runs in RocksDB: pip install 'streams-engine[state]'") from error
+    return open_rocks(Path(state), app, note)
 
 
 def _greet(app: App, url: str, *, as_json: bool) -> None:

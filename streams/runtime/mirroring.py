@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from streams.errors import LogDamaged
 from streams.log.port import Log, Record, Span, TopicPartition
-from streams.runtime import crash
 from streams.runtime.mirror import Mirror, Noted
 from streams.runtime.partition import Partition
 from streams.wire.records import Lease
@@ -55,7 +54,6 @@ async def follow_checkpoints(log: Log, topics: Topics, partition: Partition, mir
                 await asyncio.sleep(0)
         finally:
             await reader.close()
-    crash.passing("acquire.mirrored")
     for count, run_id in enumerate(mirror.at_once()):
         partition.runs.get(run_id)
         if count % _CHUNK == _CHUNK - 1:

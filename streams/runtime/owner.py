@@ -16,7 +16,7 @@ from streams.runtime.inputs import Item, is_last
 from streams.runtime.marks import check_keys, check_number, topic_id
 from streams.runtime.mirroring import begin_mirror
 from streams.runtime.outgoing import Stop
-from streams.runtime.paging import attach, count_runs, forget
+from streams.runtime.paging import attach, count_runs, forget, load_due
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.recover import recover
 from streams.runtime.restore import (
@@ -285,6 +285,7 @@ class Owner:
             text = passed_over(partition, start, commands, worker.engine.topics.commands)
             worker.engine.observer.message(f"partition {partition.number}: {text}")
             start = max(partition.applied, commands.start)
+        load_due(partition, worker.engine.clock.now_us())
         partition.move(PartitionState.RUNNING)
         worker.damaged(partition, found.damaged)
         for hot in partition.runs.values():

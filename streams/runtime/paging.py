@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from streams.kernel.run import is_terminal
 from streams.kernel.wake import Stage, times_of, wake_of
-from streams.runtime import crash
 from streams.runtime.mirror import Mirror
 from streams.runtime.partition import Hot, Partition, PartitionState
 from streams.runtime.restore import hot_of
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from streams.runtime.turn import Turn
     from streams.store.port import Store
 
-__all__ = ["HORIZON_US", "PagedRuns", "Pager", "attach", "count_runs", "forget"]
+__all__ = ["HORIZON_US", "PagedRuns", "Pager", "attach", "count_runs", "forget", "load_due"]
 
 HORIZON_US = 5_000_000
 """Runs that go on by themselves within this time are loaded, and do not leave memory."""
@@ -117,7 +116,7 @@ class Pager:
 
     @property
     def crowded(self) -> bool:
-        """Whether so many runs are in memory that none should be loaded which nobody waits for."""
+        """Whether so many runs are in memory that few should be loaded which nobody waits for."""
         return len(self._recent) > _CROWDED_TIMES * self._engine.settings.hot_runs_max
 
     # -- what is in memory ---------------------------------------------------------------------------------------
@@ -196,7 +195,6 @@ class Pager:
             return False
         turn.partitions[partition.number] = partition
         turn.paged.append((partition, hot.run.run_id))
-        crash.passing("page.checkpointed")
         return True
 
     def _ended(self, turn: Turn) -> None:
@@ -218,7 +216,6 @@ class Pager:
         for working in turn.working.values():
             if working.checkpoint is not None and is_terminal(working.run):
                 self._leaving.append((working.partition, working.run.run_id))
-        crash.passing("page.left")
         if self._left > max(_PRUNED_MIN, len(self._timers) // 2):
             self._left = 0
             self._timers.prune()
@@ -243,6 +240,13 @@ def forget(partition: Partition, pager: Pager | None) -> None:
     if pager is not None:
         for hot in partition.runs.values():
             pager.left(hot)
+
+
+def load_due(partition: Partition, now: int) -> None:
+    """Before the partition is served: what has come due while nobody was there goes on in the order of its times."""
+    if partition.mirror is not None:
+        for run_id in partition.mirror.waking(now + HORIZON_US, _LOOKS_MAX):
+            partition.runs.get(run_id)
 
 
 def count_runs(partition: Partition, pager: Pager | None) -> str:

@@ -15,7 +15,7 @@ __all__ = ["Waker"]
 
 _PAUSE_SECONDS = 1.0
 """Well within the time for which runs are loaded ahead."""
-_CHUNK = 500
+_CHUNK, _CHUNK_CROWDED = 500, 20
 _NOTE_SECONDS = 10.0
 
 
@@ -43,17 +43,17 @@ class Waker:
             for partition in served:
                 if partition.mirror is not None:
                     partition.mirror.note(partition, now)
-        # What is due late is no more late for what cannot be worked off now; it would fill the memory.
-        if worker.crowded or self._pager.crowded:
-            return False
-        more = [self._wake(partition, now + HORIZON_US) for partition in served]  # all of them, each has its turn
-        return any(more)
+        # What cannot be worked off now would fill the memory. Some go on all the same: only turns let others leave.
+        crowded = worker.crowded or self._pager.crowded
+        limit = _CHUNK_CROWDED if crowded else _CHUNK
+        more = [self._wake(partition, now + HORIZON_US, limit) for partition in served]  # all of them, each has its go
+        return any(more) and not crowded
 
     @staticmethod
-    def _wake(partition: Partition, until: int) -> bool:
+    def _wake(partition: Partition, until: int, limit: int) -> bool:
         if partition.mirror is None:
             return False
-        found = partition.mirror.waking(until, _CHUNK)
+        found = partition.mirror.waking(until, limit)
         for run_id in found:
             partition.runs.get(run_id)
-        return len(found) == _CHUNK
+        return len(found) == limit
