@@ -93,8 +93,9 @@ class RocksPartitionStore:
 
     def _places(self, stage: int, until: int, after: Place | None) -> Iterator[Place]:
         beyond = self._index + _PLACE.pack(stage, max(until, 0) + 1)
-        first = self._index + _PLACE.pack(stage, after.at if after is not None else 0)
-        first += after.key + b"\0" if after is not None else b""
+        first = self._index + _PLACE.pack(stage, 0)
+        if after is not None and after.at >= 0:
+            first = self._index + _PLACE.pack(stage, after.at) + after.key + b"\0"
         at = self._db.iter()
         at.seek(first)
         start = len(self._index)

@@ -74,6 +74,7 @@ class StoreContract:
         assert found == [Place(0, b"now"), *(Place(5, key) for key in keys), Place(6, b"later")]
         assert mirror.due(0, 5, 99, Place(5, b"a\0")) == [Place(5, b"\xff\xff")]
         assert mirror.due(0, -1, 9) == []
+        assert mirror.due(0, 0, 9, Place(-1, b"")) == [Place(0, b"now")]
 
     def test_it_does_what_a_dictionary_does(self, store: Store) -> None:
         draw, mirror = random.Random(7), store.partition(2)
