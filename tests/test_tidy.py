@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {  # room -> what it may import besides itself and 
     "embedded": set(),  # what every sqlite file needs, a log's or a ledger's
     "log": {"kernel", "embedded"},
     "store": {"kernel", "wire"},
-    "runtime": {"kernel", "authoring", "wire", "log.port"},
+    "runtime": {"kernel", "authoring", "wire", "log.port", "store.port"},
     # A subscriber calls what users wrote and waits as a worker does; the small ports of the runtime carry both. At its
     # start it makes and checks the app's topics, as a worker does.
     "effects": {

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from streams.authoring.app import App
 from streams.cli.loader import load_app, rename
@@ -17,9 +18,11 @@ from streams.cli.parser import Verbs, log_url
 from streams.cli.processes import add_processes, obey, supervise
 from streams.cli.terminal import complain, console, note, print_json, safe
 from streams.cli.watch import TerminalObserver
+from streams.errors import UsageError
 from streams.runtime.collector import calm_collector
 from streams.runtime.settings import WorkerSettings
 from streams.runtime.worker import PartitionRefused, Worker
+from streams.store.port import Store
 
 __all__ = ["add", "leave_if_held", "loop_factory", "stop_on_signals"]
 
@@ -32,6 +35,12 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("target", metavar="MODULE:APP", help="a file or a module, and the app in it")
     parser.add_argument(
         "--address", default="", help="where people find this worker, for its leases; its host if left out"
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        default=os.environ.get("STREAMS_STATE", ""),
+        help="a folder of this worker alone, for runs beyond memory; STREAMS_STATE if left out (extra: state)",
     )
     parser.add_argument("--strict", action="store_true", help="end with 1 when a partition has to be refused")
     add_processes(parser)
@@ -58,6 +67,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(app: App, args: argparse.Namespace) -> int:
     as_json, supervisor = getattr(args, "json", False), args.supervisor
+    store = _open_store(args.state, app.name)
     log = await open_log(log_url(args))
     code = 0
     try:
@@ -67,6 +77,7 @@ async def _serve(app: App, args: argparse.Namespace) -> int:
             settings=WorkerSettings(address=args.address),
             observer=TerminalObserver(as_json=as_json, supervised=supervisor is not None),
             strict=args.strict,
+            store=store,
         )
         if supervisor is None:
             stop_on_signals(worker.stop, "tasks")
@@ -79,8 +90,20 @@ async def _serve(app: App, args: argparse.Namespace) -> int:
         code = 1
     finally:
         await log.close()
+        if store is not None:
+            store.close()
     leave_if_held(code)
     return code
+
+
+def _open_store(state: str, app: str) -> Store | None:
+    if not state:
+        return None
+    try:
+        from streams.store.rocks import open_rocks  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError("--state keeps runs in RocksDB: pip install 'streams-engine[state]'") from error
+    return open_rocks(Path(state), app, note)
 
 
 def _greet(app: App, url: str, *, as_json: bool) -> None:

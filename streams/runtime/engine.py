@@ -57,6 +57,8 @@ class Engine:
         """What leases are to remember of the topics."""
         self.risks: set[str] = set()
         """What was said of the topics at the start, and need not be said again."""
+        self.mirrored = False
+        """Whether a local store holds the checkpoints, so that runs may leave memory."""
         self.stub_seconds = settings.stub_kept_seconds
         self.guard = DriveGuard(settings.drive_seconds)
         self.skew = ClockGuard(topics, settings, observer, clock)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streams.kernel.inputs import Input
+from streams.kernel.inputs import Due, Input
 from streams.log.port import NewRecord, Record
 from streams.runtime.early import Early
 from streams.runtime.partition import Hot, Partition
 
-__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep", "is_dropped", "is_early"]
+__all__ = ["Arrived", "Damage", "Happened", "Item", "SendBack", "Sweep", "is_dropped", "is_early", "is_last"]
 
 
 class Arrived(NamedTuple):
@@ -64,3 +64,8 @@ def is_early(item: Item) -> bool:
 def is_dropped(item: Item) -> bool:
     """Whether it is of an attempt whose start was not committed: it counts for nothing."""
     return isinstance(item, Happened) and item.early is not None and item.early.dropped
+
+
+def is_last(item: Item) -> bool:
+    """Whether an input belongs into the last turn of a partition."""
+    return isinstance(item, Damage) or (isinstance(item, Happened) and not isinstance(item.input, Due))

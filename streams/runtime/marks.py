@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 
 from streams.errors import LogDamaged
 from streams.log.port import Headers, Log, TopicInfo, TopicPartition
@@ -131,7 +131,9 @@ def check_keys(partition: Partition, partitions: int) -> None:
 
     A count that was doubled moves half of the keys. A single stray is somebody's mistake and stops nobody.
     """
-    readable = (run_id for run_id, hot in partition.runs.items() if hot.damaged is None)
+    readable: Iterator[str] = (run_id for run_id, hot in partition.runs.items() if hot.damaged is None)
+    if partition.mirror is not None:
+        readable = chain(partition.mirror.some(_KEYS), readable)
     right = {run_id: partition_of(run_id.encode(), partitions) for run_id in islice(readable, _KEYS)}
     strays = [run_id for run_id, number in right.items() if number != partition.number]
     if strays and len(strays) * 4 >= len(right):

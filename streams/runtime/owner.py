@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from streams.deadline import Deadline
 from streams.errors import CommitAborted, Fenced, InDoubt, LogDamaged, LogError, LogUnavailable, SendRefused
-from streams.kernel.inputs import Due
 from streams.log.port import GroupSnapshot, Span
 from streams.runtime import crash
 from streams.runtime.blame import blame
 from streams.runtime.ends import pass_markers
-from streams.runtime.inputs import Damage, Happened, Item
+from streams.runtime.inputs import Item, is_last
 from streams.runtime.marks import check_keys, check_number, topic_id
+from streams.runtime.mirroring import begin_mirror
 from streams.runtime.outgoing import Stop
+from streams.runtime.paging import attach, count_runs, forget, load_due
 from streams.runtime.partition import Partition, PartitionState
 from streams.runtime.recover import recover
 from streams.runtime.restore import (
@@ -23,6 +24,7 @@ from streams.runtime.restore import (
     check_tail,
     find_ends,
     owner_ids,
+    passed_over,
     read_lease,
     restore,
     shown_without_lease,
@@ -101,6 +103,7 @@ class Owner:
         if old is not None:
             self.close(old)
         partition = self.partitions[number] = Partition(number, incarnation)
+        attach(partition, self._worker.pager)
         task = self._acquiring[number] = asyncio.create_task(self._acquire_until_done(partition, refused))
         self._tasks[task] = None
         task.add_done_callback(self._acquire_ended)
@@ -224,9 +227,11 @@ class Owner:
         partition.topic_id = await topic_id(log, topics.commands)
         self.check_topic_id(partition, lease)
         check_applied(partition.number, lease.applied if lease is not None else 0, commands)
-        tail = lease.tail if lease is not None else 0
+        noted = await begin_mirror(log, topics, partition, ends, lease, worker.engine)
+        tail = max(noted.tail, lease.tail if lease is not None else 0)
         check_tail(topics, number, tail, ends[topics.events])
-        partition.applied = max(before.applied, lease.applied if lease is not None else commands.start)
+        applied = lease.applied if lease is not None else commands.start
+        partition.applied = max(before.applied, noted.applied, applied)
         partition.events_end = tail
         unchanged = commands.start if committed is None else committed
         shown = before.epoch_seen if lease is None else max(before.epoch_seen, lease.epoch)
@@ -279,12 +284,10 @@ class Owner:
         worker = self._worker
         start = commands.start if committed is None else max(committed, commands.start)
         if start > partition.applied:
-            text = f"the group's offset {start} was moved ahead; {partition.applied} is next"
-            if commands.start > partition.applied:
-                gone = f"commands from offset {partition.applied} to {commands.start - 1} were deleted before a worker"
-                text = f"{gone} took them: {worker.engine.topics.commands} keeps them for too short a time"
+            text = passed_over(partition, start, commands, worker.engine.topics.commands)
             worker.engine.observer.message(f"partition {partition.number}: {text}")
             start = max(partition.applied, commands.start)
+        load_due(partition, worker.engine.clock.now_us())
         partition.move(PartitionState.RUNNING)
         worker.damaged(partition, found.damaged)
         for hot in partition.runs.values():
@@ -294,7 +297,7 @@ class Owner:
         await self._resume(partition, start)
         crash.passing("acquire.opened")
         self._acquiring.pop(partition.number, None)
-        self._observe(partition, f"{len(partition.runs)} runs")
+        self._observe(partition, count_runs(partition, self._worker.pager))
 
     async def _resume(self, partition: Partition, start: int) -> None:
         """Let commands come in. What runs is not restored again only because the log is busy at this moment."""
@@ -310,7 +313,7 @@ class Owner:
             return
         numbers = {partition.number for partition in partitions}
         # What is only due has not begun: started here, it would look like a lost attempt to the next owner.
-        items = [item for item in worker.take_finished(numbers) if _is_last(item)]
+        items = [item for item in worker.take_finished(numbers) if is_last(item)]
         crash.passing("release.taken")
         items += worker.dispatcher.hand_back(numbers, "the partition moves to another worker")
         crash.passing("release.handed_back")
@@ -376,6 +379,7 @@ class Owner:
         worker.dispatcher.abandon({partition.number})
         for hot in partition.runs.values():
             worker.engine.evict(hot)
+        forget(partition, worker.pager)
         partition.runs = {}
         if self.partitions.get(partition.number) is partition:
             del self.partitions[partition.number]
@@ -393,8 +397,3 @@ def check_applied(number: int, applied: int, commands: Span) -> None:
             f"at {commands.end}: it has lost records"
         )
         raise LogDamaged(message)
-
-
-def _is_last(item: Item) -> bool:
-    """Whether an input belongs into the last turn of a partition."""
-    return isinstance(item, Damage) or (isinstance(item, Happened) and not isinstance(item.input, Due))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from streams.kernel.driver import Driver
     from streams.kernel.run import Run
+    from streams.runtime.mirror import Mirror
 
 __all__ = ["Hot", "Partition", "PartitionState", "Stamp"]
 
@@ -53,7 +54,18 @@ class Stamp(NamedTuple):
 class Hot:
     """A run in memory: its committed state, the cached coroutine, and what no checkpoint covers yet."""
 
-    __slots__ = ("checkpoint_bytes", "damaged", "first_at", "first_offset", "fresh", "live", "run", "since_bytes")
+    __slots__ = (
+        "checkpoint_bytes",
+        "counted",
+        "damaged",
+        "first_at",
+        "first_offset",
+        "fresh",
+        "live",
+        "run",
+        "since_bytes",
+        "too_large",
+    )
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -67,6 +79,10 @@ class Hot:
         """Why the run cannot be folded, where it cannot."""
         self.fresh = False
         """Whether it began under this incarnation, with a command that nobody can have tried before."""
+        self.counted = 0
+        """The bytes that it is taken for, where memory is bounded."""
+        self.too_large = -1
+        """The seq at which no record could hold its checkpoint."""
 
 
 class Partition:
@@ -87,6 +103,8 @@ class Partition:
         """Commands from this offset on came after the claim: no worker that died of one of them is known."""
         self.stamp: Stamp | None = None
         """Of the last lease that this worker has written, until its clock was compared with it."""
+        self.mirror: Mirror | None = None
+        """Where a local store holds its checkpoints; `runs` are those in memory then."""
 
     def move(self, state: PartitionState) -> None:
         """Go to the next state; a move that the diagram does not have is a programming error."""

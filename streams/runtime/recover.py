@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from streams.kernel.inputs import Recover
 from streams.kernel.repair import waits_for_repair
 from streams.kernel.run import REPAIR_PENDING, OpPhase, Run, is_terminal
+from streams.kernel.wake import times_of
 from streams.runtime.inputs import Happened
 
 if TYPE_CHECKING:
     from streams.runtime.partition import Partition
     from streams.runtime.worker import Worker
 
-__all__ = ["recover", "times_of"]
+__all__ = ["recover"]
 
 
 def recover(worker: Worker, partition: Partition, run: Run) -> None:
@@ -29,12 +29,3 @@ def recover(worker: Worker, partition: Partition, run: Run) -> None:
         worker.put(Happened(partition, run.run_id, Recover()))
     for due, op in times_of(run):
         worker.timers.add(due, partition, run.run_id, op)
-
-
-def times_of(run: Run) -> Iterator[tuple[int, str]]:
-    """When the ops of a run are due that wait for a time, or for a slot."""
-    for op in run.ops.values():
-        if op.phase is OpPhase.QUEUED:
-            yield 0, op.id
-        elif op.due is not None and op.phase in (OpPhase.WAITING, OpPhase.BACKOFF):
-            yield op.due, op.id

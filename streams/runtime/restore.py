@@ -15,6 +15,7 @@ from streams.kernel.run import Run, is_terminal
 from streams.log.port import Isolation, Log, Member, Record, Span, TopicPartition
 from streams.runtime import crash
 from streams.runtime.marks import REBUILDING, rebuild_command
+from streams.runtime.mirroring import follow_checkpoints, newer_release
 from streams.runtime.partition import Hot, Partition
 from streams.wire.records import Damaged, Lease, decode_checkpoint, decode_event, decode_lease
 from streams.wire.schemas import SchemaUnknown
@@ -26,9 +27,11 @@ __all__ = [
     "check_tail",
     "find_ends",
     "fold_event",
+    "hot_of",
     "last_lease",
     "newer_release",
     "owner_ids",
+    "passed_over",
     "read_lease",
     "read_range",
     "restore",
@@ -174,6 +177,14 @@ def check_tail(topics: Topics, partition: int, tail: int, events: Span) -> None:
         raise LogDamaged(message)
 
 
+def passed_over(partition: Partition, start: int, commands: Span, topic: str) -> str:
+    """Why commands between the applied offset and the group's are not read."""
+    if commands.start <= partition.applied:
+        return f"the group's offset {start} was moved ahead; {partition.applied} is next"
+    gone = f"commands from offset {partition.applied} to {commands.start - 1} were deleted before a worker took them"
+    return f"{gone}: {topic} keeps them for too short a time"
+
+
 async def restore(log: Log, topics: Topics, partition: Partition, tail: int, ends: Mapping[str, Span]) -> Found:
     """Checkpoints, then events from `tail` on, up to the captured ends.
 
@@ -182,9 +193,12 @@ async def restore(log: Log, topics: Topics, partition: Partition, tail: int, end
     command set aside, would end a healthy run in the middle of a rolling deploy.
     """
     end = ends[topics.events].end
-    await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
+    if partition.mirror is not None:
+        shown = await follow_checkpoints(log, topics, partition, partition.mirror, ends[topics.checkpoints])
+    else:
+        await _read_checkpoints(log, topics, partition, ends[topics.checkpoints])
+        shown = max((hot.run.epoch for hot in partition.runs.values()), default=0)
     crash.passing("acquire.checkpoints_read")
-    shown = max((hot.run.epoch for hot in partition.runs.values()), default=0)
     found = await _read_events(log, partition, TopicPartition(topics.events, partition.number), tail, end)
     crash.passing("acquire.events_read")
     partition.events_end = end
@@ -209,14 +223,21 @@ async def _read_checkpoints(log: Log, topics: Topics, partition: Partition, span
 
 def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
     run_id = key.decode("utf-8", "backslashreplace")
-    value = record.value or b""
     try:
-        state = decode_checkpoint(value)
+        hot = hot_of(run_id, record.value or b"", f"its checkpoint at offset {record.offset}")
     except SchemaUnknown as error:
         raise newer_release(partition.number, record, error) from error
+    partition.runs[run_id] = hot
+
+
+def hot_of(run_id: str, value: bytes, what: str) -> Hot:
+    """A run as its checkpoint has it; `what` names that, where it cannot be read. Raises SchemaUnknown."""
+    try:
+        state = decode_checkpoint(value)
+    except SchemaUnknown:
+        raise
     except WireError as error:
-        reason = f"its checkpoint at offset {record.offset} cannot be read: {error}"
-        state = Damaged(run_id, record.offset, reason)
+        state = Damaged(run_id, -1, f"{what} cannot be read: {error}")
     if isinstance(state, Damaged):
         hot = _nameless(run_id)
         if state.identity:
@@ -225,7 +246,7 @@ def _add_checkpoint(partition: Partition, key: bytes, record: Record) -> None:
     else:
         hot = Hot(state)
         hot.checkpoint_bytes = len(value)
-    partition.runs[run_id] = hot
+    return hot
 
 
 async def _read_events(log: Log, partition: Partition, place: TopicPartition, tail: int, end: int) -> Found:
@@ -254,6 +275,8 @@ def fold_event(partition: Partition, record: Record, damaged: dict[str, tuple[Ho
         return Seen(0, 0)
     shown = Seen(event.epoch, 0 if event.offset is None else event.offset + 1)
     if event.seq is None:
+        return shown
+    if _is_mirrored(partition, event):
         return shown
     hot = partition.runs.get(event.run_id)
     if isinstance(event.body, RunExpired):
@@ -290,6 +313,14 @@ def fold_event(partition: Partition, record: Record, damaged: dict[str, tuple[Ho
     return Seen(shown.epoch, shown.applied, hot)
 
 
+def _is_mirrored(partition: Partition, event: Event) -> bool:
+    """Whether the event is in the checkpoint of a run that need not be loaded for it."""
+    mirror = partition.mirror
+    if mirror is None or event.run_id in partition.runs or isinstance(event.body, RunExpired):
+        return False
+    return mirror.covers(event.run_id, event.seq or 0)
+
+
 def _covered(hot: Hot, event: Event) -> bool:
     """Whether what cannot be read came before an event that the checkpoint has in it: then it came before that, too.
 
@@ -303,14 +334,6 @@ def _note_seen(hot: Hot, event: Event) -> None:
     hot.since_bytes += 1  # no checkpoint has this in it
     at = max(event.at, hot.run.at)
     hot.run = hot.run._replace(identity=event.identity, seq=event.seq or 0, at=at, epoch=event.epoch)
-
-
-def newer_release(partition: int, record: Record, error: Exception) -> LogDamaged:
-    """Why the partition is refused. A record of a newer release is no damage, and nothing may be guessed of it."""
-    return LogDamaged(
-        f"partition {partition}: the record at offset {record.offset} of {record.topic} was written by a newer "
-        f"version of streams ({error}); run workers of that version"
-    )
 
 
 def _nameless(run_id: str) -> Hot:

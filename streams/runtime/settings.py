@@ -46,6 +46,10 @@ class WorkerSettings:
     """The pause before such a poll. Commands never stop: what a waiting task needs may be among them."""
     live_runs_max: int = 4_000
     """Coroutines kept in memory as a cache; about 8 KB each."""
+    hot_runs_max: int = 50_000
+    """Runs in memory, where a local store holds the others; some 3 to 10 KB each, with small states."""
+    hot_bytes_max: int = 200_000_000
+    """Encoded bytes of the runs in memory, where a local store holds the others."""
     checkpoint_bytes_min: int = 4_096
     """Events since the last checkpoint, in bytes, below which no new one is written."""
     sweep_seconds: float = 900.0

@@ -9,6 +9,7 @@ from streams.kernel.bodies import RunExpired
 from streams.kernel.commands import Cancel, Request, Signal
 from streams.kernel.events import Event
 from streams.kernel.run import Phase, Run, is_stub, is_terminal, stub_of
+from streams.kernel.wake import Stage
 from streams.log.port import NewRecord
 from streams.runtime import crash
 from streams.runtime.inputs import Sweep
@@ -69,8 +70,8 @@ def sweep(turn: Turn, item: Sweep) -> None:
     """Look at the runs of a partition; where the turn is full before the end, the next one goes on."""
     crash.passing("sweep.begun")
     partition, at, engine = item.partition, item.next, turn.engine
-    runs = tuple(partition.runs) if item.runs is None else item.runs
     bounds = _Bounds.at(turn.now, engine.settings, engine.stub_seconds)
+    runs = _to_look_at(partition, bounds) if item.runs is None else item.runs
     youngest = max(bounds.strip, bounds.early)
     while at < len(runs) and turn.swept.looked < _LOOKS_MAX and not _is_full(turn):
         hot = partition.runs.get(runs[at])
@@ -86,6 +87,15 @@ def sweep(turn: Turn, item: Sweep) -> None:
     else:
         turn.swept.done.append(partition)
         crash.passing("sweep.done")
+
+
+def _to_look_at(partition: Partition, bounds: _Bounds) -> tuple[str, ...]:
+    """All runs in memory; of the others, those that the index names. Some of them wait for the next sweep, if many."""
+    hot = tuple(partition.runs)
+    if partition.mirror is None:
+        return hot
+    aged = partition.mirror.aged({Stage.STUB: bounds.forget, Stage.ENDED: bounds.strip, Stage.EARLY: bounds.early})
+    return (*hot, *(run_id for run_id in aged if run_id not in partition.runs))
 
 
 def _is_full(turn: Turn) -> bool:

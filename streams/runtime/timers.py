@@ -42,6 +42,20 @@ class Timers:
         if self._handle is None or due_us < self._planned:
             self._plan()
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def prune(self) -> None:
+        """Forget times of runs that are not in memory, and all but one that say the same: loading adds them again."""
+        kept: dict[tuple[int, int, str, str], Entry] = {}
+        for entry in self._heap:
+            due, _, partition, run_id, op = entry
+            if run_id in partition.runs:
+                kept[due, id(partition), run_id, op] = entry
+        self._heap = list(kept.values())
+        heapq.heapify(self._heap)
+        self._plan()
+
     def close(self) -> None:
         """Fire nothing more."""
         self._heap.clear()

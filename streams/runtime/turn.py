@@ -10,6 +10,7 @@ from streams.kernel.events import Event
 from streams.kernel.inputs import Due, Env, Input
 from streams.kernel.repair import waits_for_repair
 from streams.kernel.run import blank, is_terminal
+from streams.kernel.wake import times_of
 from streams.log.port import RECORD_BYTES_MAX, NewRecord, Record
 from streams.runtime import crash
 from streams.runtime.damage import command_of_damaged, note_damage, send_back
@@ -19,6 +20,7 @@ from streams.runtime.failures import plain_text
 from streams.runtime.guard import DriveTooLong
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, SendBack, Sweep
 from streams.runtime.leases import lease_record
+from streams.runtime.mirror import follow
 from streams.runtime.outgoing import (
     RECORD_OVERHEAD,
     Stop,
@@ -30,7 +32,6 @@ from streams.runtime.outgoing import (
 )
 from streams.runtime.partition import Hot, Partition, PartitionState, Stamp
 from streams.runtime.projecting import LEADS_ON, project
-from streams.runtime.recover import times_of
 from streams.runtime.sweep import Swept, sweep
 from streams.runtime.working import Start, Timer, Working
 from streams.wire.partitioner import partition_of
@@ -65,7 +66,9 @@ class Turn:
         """Which record is the lease of a partition."""
         self._before = before.applied if before is not None else {}
         """What the turn that is committed before this one has applied."""
-        self._under = before.working if before is not None else {}
+        self.working_before: Mapping[tuple[int, str], Working] = before.working if before is not None else {}
+        self.paged: list[tuple[Partition, str]] = []
+        """Runs that leave memory once this turn is committed."""
         self.damages: list[Damage] = []
         self.repaired: list[tuple[Partition, str]] = []
         """Runs that can be folded again."""
@@ -147,7 +150,7 @@ class Turn:
     def _working(self, partition: Partition, run_id: str, input_: Input, early: Early | None) -> Working | None:
         working = self.working.get((partition.number, run_id))
         if working is None and early is not None and early.pending:
-            before = self._under[partition.number, run_id]
+            before = self.working_before[partition.number, run_id]
             working = self.working[partition.number, run_id] = Working.following(before)
         if working is None:
             hot = partition.runs.get(run_id)
@@ -327,6 +330,8 @@ class Turn:
         for number, last in {record.partition: offset for record, offset in written if record.topic == events}.items():
             partition = self.partitions[number]
             partition.events_end = max(partition.events_end, last + 1)
+        if self.engine.mirrored:
+            follow(self.partitions, self.records, offsets, self.engine.topics.checkpoints, self.now)
         for number, applied in self.applied.items():
             self.partitions[number].applied = applied
         for damage in self.damages:

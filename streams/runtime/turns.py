@@ -191,6 +191,8 @@ class Turns:
         """Close the turn and begin its commit."""
         turn = flight.turn
         turn.finish()
+        if self._worker.pager is not None:
+            self._worker.pager.page(turn)
         crash.passing("turn.finished")
         for partition in turn.swept.done:
             turn.add_lease(partition, (self._worker.producer.id,))
@@ -235,6 +237,8 @@ class Turns:
         for partition, run_id in turn.swept.gone:
             worker.dispatcher.forget(partition, run_id)
         self._inbox.put(turn.swept.more)
+        if worker.pager is not None:
+            worker.pager.landed(turn)
         tell(worker.engine.observer, turn)
         crash.passing("turn.adopted")
         if offsets:

@@ -27,6 +27,7 @@ from streams.runtime.host import Host
 from streams.runtime.inbox import Inbox
 from streams.runtime.inputs import Arrived, Damage, Happened, Item, Sweep
 from streams.runtime.owner import Owner
+from streams.runtime.paging import Pager
 from streams.runtime.partition import Hot, Partition
 from streams.runtime.polling import Poller, is_crowded, room
 from streams.runtime.sendback import SendBacks
@@ -35,7 +36,9 @@ from streams.runtime.starting import at_start
 from streams.runtime.timers import Timers
 from streams.runtime.turn import Turn
 from streams.runtime.turns import TurnLock, Turns
+from streams.runtime.waking import Waker
 from streams.runtime.watch import Watch, prepare_topics
+from streams.store.port import Store
 from streams.wire.app_codec import make_codec
 from streams.wire.topics import topics_of
 
@@ -47,7 +50,10 @@ class PartitionRefused(StreamsError):
 
 
 class Worker:
-    """Runs an app on a log until it is stopped. `owner` names it in leases; it must differ between workers."""
+    """Runs an app on a log until it is stopped. `owner` names it in leases; it must differ between workers.
+
+    With a `store`, runs that wait need no memory, and a restart reads only what is new. Who opened it closes it.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Worker:
         clock: Clock | None = None,
         host: Host | None = None,
         strict: bool = False,
+        store: Store | None = None,
     ) -> None:
         host = host or Host()
         self.log = log
@@ -82,6 +89,9 @@ class Worker:
         self.dispatcher = Dispatcher(self.engine, self.put)
         self.timers = Timers(self.engine.clock, self._fire, lambda: not is_crowded(self))
         self.send_backs = SendBacks(self)
+        self.pager: Pager | None = None
+        self._store = store
+        self.engine.mirrored = store is not None
         self._strict = strict
         self._polled = asyncio.Event()
         self._snapshots_wanted = 0
@@ -96,6 +106,8 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then finish or hand back what runs. Raises what no retry can mend."""
         engine = self.engine
+        if self._store is not None:
+            self.pager = Pager(self._store, engine, self.timers)
         await at_start(engine, lambda: prepare_topics(self))
         crash.install_from(os.environ)
         if engine.host.watched:
@@ -122,7 +134,9 @@ class Worker:
         self._stopping.set()
 
     async def _work(self) -> None:
-        runs = (self._poll_loop, Turns(self).run, self._sweep_loop, Watch(self).run)
+        runs = [self._poll_loop, Turns(self).run, self._sweep_loop, Watch(self).run]
+        if self.pager is not None:
+            runs.append(Waker(self, self.pager).run)
         loops = [asyncio.create_task(run()) for run in runs]
         for loop in loops:
             loop.add_done_callback(self._loop_ended)

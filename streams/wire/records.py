@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from streams.wire.checkpoints import (
     Damaged,
+    Head,
     canonical_checkpoint,
     checkpoint_id,
     decode_checkpoint,
     encode_checkpoint,
+    read_head,
+    read_seq,
 )
 from streams.wire.commands import CommandUnreadable, decode_command, encode_command
 from streams.wire.events import decode_event, decode_event_and_id, encode_event
@@ -28,6 +31,7 @@ __all__ = [
     "Damaged",
     "DeadLetter",
     "EffectMessage",
+    "Head",
     "Lease",
     "canonical_checkpoint",
     "checkpoint_id",
@@ -44,4 +48,6 @@ __all__ = [
     "encode_effect",
     "encode_event",
     "encode_lease",
+    "read_head",
+    "read_seq",
 ]

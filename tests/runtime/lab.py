@@ -108,6 +108,7 @@ class Lab:
         """Start a worker; with `owns=n` wait until it has so many partitions, by default all."""
         owns = settings.pop("owns", PARTITIONS)
         faults = settings.pop("faults", None)
+        store = settings.pop("store", None)
         log = await self.open_log()
         if faults is not None:
             faults.into(log)
@@ -116,7 +117,13 @@ class Lab:
         moved = {"clock_refuse_seconds": math.inf} if clock is not None else {}
         chosen = WorkerSettings(**({"partitions": PARTITIONS, "poll_seconds": POLL_SECONDS} | moved | settings))
         worker = Worker(
-            app or self.app, log, settings=chosen, observer=told, clock=clock, owner=f"w{len(self.running) + 1}"
+            app or self.app,
+            log,
+            settings=chosen,
+            observer=told,
+            clock=clock,
+            owner=f"w{len(self.running) + 1}",
+            store=store,
         )
         running = Running(worker, log, told)
         self.running.append(running)

@@ -20,7 +20,8 @@ from streams.kernel.changes import FieldValue, fresh_base
 from streams.kernel.events import TYPES, Event, event_id
 from streams.kernel.run import Delivered, Issued, OpPhase, OpState, Phase, Run
 from streams.kernel.vector import Vector
-from streams.wire.checkpoints import Damaged, checkpoint_id, decode_checkpoint, encode_checkpoint
+from streams.kernel.wake import AT_ONCE, Stage, wake_of
+from streams.wire.checkpoints import Damaged, checkpoint_id, decode_checkpoint, encode_checkpoint, read_head
 from streams.wire.events import decode_event, encode_event
 from streams.wire.schemas import MARKER, SchemaUnknown, packed_schemas
 
@@ -136,7 +137,12 @@ def test_every_run_comes_back_the_same(run):
     assert found == run
     assert same_types(found, run)
     assert list(found.ops) == list(run.ops)
-    assert stored[10:] == oracle("checkpoint", (checkpoint_id(run), 1, run))
+    assert stored[10:] == oracle("checkpoint", (1, *in_front(run), checkpoint_id(run), run))
+
+
+def in_front(run: Run) -> tuple[int, int, int | None]:
+    wake = wake_of(run)
+    return run.epoch, int(wake.stage), wake.at
 
 
 def same_types(one, other):
@@ -181,11 +187,29 @@ def test_a_finished_run_is_small():
 
 def test_a_state_of_a_newer_release_is_refused():
     data = encode_checkpoint(RUN)
-    at = 10 + 1 + len(checkpoint_id(RUN))
+    at = 10
     assert data[at] == 2  # version 1
     with pytest.raises(SchemaUnknown, match="the state has version 2, this release reads 1") as caught:
         decode_checkpoint(data[:at] + b"\4" + data[at + 1 :])
     assert caught.value.code == "SCHEMA_VERSION_UNSUPPORTED"
+    with pytest.raises(SchemaUnknown, match="the state has version 2"):
+        read_head(data[:at] + b"\4" + data[at + 1 :])
+
+
+@settings(max_examples=50, deadline=None)
+@given(run=RUNS)
+def test_the_head_of_a_checkpoint_is_read_without_the_state(run):
+    stored = encode_checkpoint(run)
+    assert read_head(stored[:80]) == read_head(stored) == (run.epoch, wake_of(run))
+
+
+def test_the_head_of_a_checkpoint_without_one_is_what_it_would_be():
+    assert not bytes.fromhex(CHECKPOINT_1).startswith(encode_checkpoint(RUN)[:10])
+    assert read_head(bytes.fromhex(CHECKPOINT_1)) == (RUN.epoch, wake_of(RUN))
+    assert read_head(encode_checkpoint(Damaged("r1", 42, "a gap"))) == (0, (Stage.OPEN, AT_ONCE))
+    for cut in (b"", encode_checkpoint(RUN)[:12]):
+        with pytest.raises(WireError):
+            read_head(cut)
 
 
 def test_records_of_version_1_stay_readable():

@@ -24,6 +24,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 PINNED: dict[str, str] = {
     "checkpoint-1": "ac4c66e596db9317",
     "checkpoint-2": "473ebf05d6abf06e",
+    "checkpoint-3": "4047ee08585caefc",
     "command-1": "0b2c68a3e0a164ac",
     "command-2": "9bf9d76ed69397a5",
     "dead_letter-1": "b7b9c48c1fe83aa2",
@@ -82,7 +83,7 @@ def test_every_file_is_found_under_its_name_and_version():
 
 
 EVENT = records(definition("event-1"))
-CHECKPOINT = records(definition("checkpoint-2"))
+CHECKPOINT = records(definition("checkpoint-3"))
 NESTED = (bodies.Activation, bodies.Change, bodies.Failure, bodies.Policy)
 
 

@@ -7,6 +7,7 @@ from tests.sim.planted.planting import Edit, Fault
 __all__ = ["FAULTS"]
 
 _OWNER, _RESTORE, _RECOVER = "streams.runtime.owner", "streams.runtime.restore", "streams.runtime.recover"
+_WAKE = "streams.kernel.wake"
 _CLAIM = "            turn.stamp(await worker.commit(snapshot, turn))\n"
 
 FAULTS = [
@@ -120,17 +121,17 @@ FAULTS = [
     Fault(
         "back_off_not_restored",
         "A task that waits for its next attempt is forgotten by a new owner",
-        (Edit(_RECOVER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.WAITING"),),
+        (Edit(_WAKE, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.WAITING"),),
     ),
     Fault(
         "queued_tasks_not_restored",
         "A task that waits for a slot is forgotten by a new owner",
-        (Edit(_RECOVER, "        if op.phase is OpPhase.QUEUED:\n", "        if op.phase is None:\n"),),
+        (Edit(_WAKE, "        if op.phase is OpPhase.QUEUED:\n", "        if op.phase is None:\n"),),
     ),
     Fault(
         "timers_not_restored",
         "A timer is forgotten by a new owner",
-        (Edit(_RECOVER, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.BACKOFF"),),
+        (Edit(_WAKE, "op.phase in (OpPhase.WAITING, OpPhase.BACKOFF)", "op.phase is OpPhase.BACKOFF"),),
     ),
     Fault(
         "timer_begun_anew_at_restore",
