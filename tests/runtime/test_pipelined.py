@@ -128,7 +128,7 @@ async def held(lab: Lab, name: str, workflow: str, value: Any, **settings: Any) 
 
 def all_free(running: Running) -> bool:
     settings = running.worker.engine.settings
-    free = running.worker.dispatcher.slots()
+    free = running.worker.dispatcher._free
     return free == {"loop": settings.loop_slots, "thread": settings.thread_slots}
 
 
