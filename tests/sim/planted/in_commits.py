@@ -6,6 +6,7 @@ from tests.sim.planted.planting import Edit, Fault
 
 __all__ = ["FAULTS", "KAFKAS_FENCE"]
 
+_PROJECTING = "streams.runtime.projecting"
 _TURN, _TURNS, _WORKER = "streams.runtime.turn", "streams.runtime.turns", "streams.runtime.worker"
 _PRODUCER, _GROUP = "streams.log.memory.producer", "streams.log.memory.group"
 _UNCHECKED = Edit(_PRODUCER, "        check_commit(snapshot, records, offsets)\n", "")
@@ -140,11 +141,11 @@ FAULTS = [
         "An effect of a run that was owned under an older epoch before is held to be a zombie's and not published",
         (
             Edit(
-                _TURN,
+                _PROJECTING,
                 "elif isinstance(body, ev.EffectEmitted):",
                 "elif isinstance(body, ev.EffectEmitted) and working.hot.run.epoch not in (0, event.epoch):\n"
-                "            pass\n"
-                "        elif isinstance(body, ev.EffectEmitted):",
+                "        pass\n"
+                "    elif isinstance(body, ev.EffectEmitted):",
             ),
         ),
     ),
@@ -153,9 +154,9 @@ FAULTS = [
         "A task that finds no free slot begins all the same, and no record says so",
         (
             Edit(
-                _TURN,
-                "                self.timers.append(Timer(0, partition, run_id, body.op))\n",
-                "                self.starts.append(Start(partition, run_id, body.op, 0))\n",
+                _PROJECTING,
+                "            turn.timers.append(Timer(0, partition, run_id, body.op))\n",
+                "            turn.starts.append(Start(partition, run_id, body.op, 0))\n",
             ),
             Edit(
                 "streams.runtime.dispatch",
