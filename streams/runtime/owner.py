@@ -166,6 +166,7 @@ class Owner:
             except (CommitAborted, Fenced, InDoubt, LogUnavailable) as error:
                 worker.engine.observer.redo(f"acquiring partition {partition.number}: {error}")
                 partition.runs.clear()
+                await asyncio.sleep(_PAUSE_SECONDS if isinstance(error, LogUnavailable) else 0)  # it fails at once
                 await worker.newer_snapshot(snapshot)
                 if worker.member.snapshot().owned.get(partition.number) != partition.incarnation:
                     return

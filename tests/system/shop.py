@@ -252,6 +252,18 @@ async def killer(ctx: Context, park: bool) -> str:
     return await ctx.run(deadly_park if park else deadly)
 
 
+@app.task(pure=True, retry=soon)
+async def twice(ctx: TaskContext, number: int) -> int:
+    note(ctx, "twice")
+    return number * 2
+
+
+@app.workflow(version=1, durability="pipelined")
+async def early(ctx: Context, number: int) -> int:
+    number = await ctx.run(twice, number)
+    return await ctx.run(twice, number)
+
+
 @app.workflow(version=1, durability="pipelined")
 async def early_killer(ctx: Context, _: None) -> str:
     return await ctx.run(deadly_pure)

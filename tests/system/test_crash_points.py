@@ -75,6 +75,7 @@ REBUILT = (*REBUILT, "producer.replaced")
 """Points of a worker whose producer was fenced."""
 
 LOOKED_UP = ("task.looking_up/order", "task.looked_up/order")
+EARLY = "task.begun_early/twice"
 """Points of a worker that meets an attempt which may have done its work."""
 
 SWEPT = (
@@ -143,7 +144,7 @@ async def prove(world: World) -> None:
 
 def test_every_point_has_its_case() -> None:
     chains = [point for chain in CHAINS.values() for point in chain]
-    places = [*COUNTS, *chains, *REBUILT, *LOOKED_UP, *SWEPT]
+    places = [*COUNTS, *chains, *REBUILT, *LOOKED_UP, EARLY, *SWEPT]
     on_sqlite = {place.partition(":")[0].partition("/")[0] for place in places}
     on_kafka = {place.partition(":")[0] for place in CHAIN} | set(KAFKA_COUNTS)
     of_subscribers = {*(point for point in DEATHS.values() if point), *LOOKS}
@@ -268,6 +269,24 @@ def test_workers_that_die_around_the_look_up_of_what_may_have_happened(tmp_path:
             await w.check()
             assert len(w.attempts("uncertain", "order")) == 1
             assert len(w.attempts("uncertain", "find")) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_with_an_attempt_whose_start_is_not_durable(tmp_path: Path):
+    async def scenario() -> None:
+        async with world(tmp_path) as w:
+            worker = await w.worker(EARLY)
+            await worker.owns(4)
+            await w.history.start("early", "early", 5)
+            assert await worker.gone() == -signal.SIGKILL
+            last = await w.worker()
+            await last.owns(4)
+            assert await w.history.result("early") == 20
+            assert await last.stop() == 0
+            await w.check()
+            assert len(w.attempts("early", "twice")) == 2
 
     asyncio.run(scenario())
 
